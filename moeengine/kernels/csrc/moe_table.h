@@ -1,0 +1,118 @@
+/* What the compiled kernels of one instruction set offer to the rest of moeengine.
+ *
+ * isa_<isa>.c fills one `moe_isa`. Everything here is pure computation: no allocation, no I/O, no
+ * threads, no errors. Preconditions are checked by the Cython callers.
+ *
+ * Numbers. Integer sums are exact. Float sums have one fixed order (below), so the result of a
+ * matrix product is the same bytes on every instruction set and for every number of rows:
+ *   256-weight types: per block, ascending: acc = fma((float)isum, d * yd, acc), where isum is the
+ *     exact integer  sum_g scale_g * sum_k q_k * y_k ; types with a min then do
+ *     acc = fma(-(float)msum, dmin * yd, acc), msum = sum_g min_g * sum_k y_k.
+ *   32-weight types: the same with one 32-block at a time (NVFP4: 16); Q4_1 and Q5_1 then do
+ *     acc = fma(m, s, acc), s the activation block's fp16-rounded sum.
+ *   F32, F16, BF16: 16 partial sums, lane k % 16, fma, k ascending; then halves are added:
+ *     lane i + lane i+8, then +4, +2, +1.
+ * acc starts at +0. */
+#ifndef MOE_TABLE_H
+#define MOE_TABLE_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* How an activation row is laid out for a product. The layout inside a format belongs to the
+ * instruction set; callers only know the size of a row (moe_x_row_bytes). */
+enum moe_x_format { MOE_X_F32, MOE_X_F16, MOE_X_BF16, MOE_X_Q8_0, MOE_X_Q8_K, MOE_X_COUNT };
+
+typedef struct moe_x {
+    size_t block; /* elements a block */
+    size_t bytes; /* bytes a block */
+    /* x float32[n] -> y n/block blocks; y 64-byte aligned. n is a multiple of block. */
+    void (*quantize_row)(size_t n, const float *x, void *y);
+} moe_x;
+
+/* One product: out[t*out_stride + r] = sum_k w[r][k] * x[t][k], r < n_rows, t < n_x. */
+typedef struct moe_mul {
+    size_t n_in;       /* weights a row; a multiple of the type's block */
+    size_t n_rows;     /* rows of w, any count >= 1 */
+    const void *w;     /* n_rows rows, w_stride bytes apart, no alignment; nothing past them is read */
+    size_t w_stride;
+    size_t n_x;        /* activation rows, any count >= 1 */
+    const void *x;     /* n_x rows in the type's x_format, x_stride bytes apart, 64-byte aligned */
+    size_t x_stride;
+    float *out;
+    size_t out_stride; /* floats between two activation rows of out */
+} moe_mul;
+
+typedef struct moe_type {
+    const char *name; /* GGUF spelling; NULL = no such type */
+    int32_t id;       /* ggml type id */
+    int32_t x_format;
+    size_t block;
+    size_t bytes;
+    /* w n/block blocks -> y float32[n], the value gguf.quants gives */
+    void (*dequantize_row)(size_t n, const void *w, float *y);
+    void (*mul_mat)(const moe_mul *m);
+} moe_type;
+
+#define MOE_TYPE_MAX 48
+
+/* Attention of some query heads that share one KV head, over a cache of F16 rows.
+ * For query row i (0 <= i < n_q) keys 0 .. n_kv[i]-1 are seen.
+ *   score = fma-sum(q, k) * scale ; softmax over the seen keys ; out = sum p * v
+ * Keys are taken in tiles of MOE_KV_TILE positions counted from 0, so that a query's result does not
+ * depend on which other queries are computed with it. */
+#define MOE_KV_TILE 64
+typedef struct moe_attn {
+    size_t head_dim_k, head_dim_v;
+    size_t n_q;            /* query rows (token x head pairs), any count >= 1 */
+    const float *const *q; /* n_q rows of head_dim_k floats, rope applied */
+    float *const *out;     /* n_q rows of head_dim_v floats; may be the same rows as q */
+    const int32_t *n_kv;   /* n_q counts >= 1 */
+    const uint16_t *k;     /* F16 rows of head_dim_k, k_stride elements apart */
+    size_t k_stride;
+    const uint16_t *v;     /* F16 rows of head_dim_v, v_stride elements apart */
+    size_t v_stride;
+    float scale;
+    const float *sink;     /* NULL, or n_q logits that take part in the softmax without a value */
+    void *scratch;         /* moe_isa.attn_scratch_bytes(n_q, head_dim_k, head_dim_v) bytes, 64-aligned */
+} moe_attn;
+
+typedef struct moe_isa {
+    const char *name;
+    const char *features; /* space separated names that cpu.c knows; all must be present */
+    moe_type types[MOE_TYPE_MAX]; /* index: ggml type id */
+    moe_x x[MOE_X_COUNT];
+
+    /* y = x / rms(x) * w ; w may be NULL. y may be x. mean of squares in 16 partial sums as above. */
+    void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y);
+    /* y = a + b ; y may be a or b */
+    void (*add)(size_t n, const float *a, const float *b, float *y);
+    /* y = a * x */
+    void (*scale)(size_t n, float a, const float *x, float *y);
+    /* y = fma(a, x, y) */
+    void (*axpy)(size_t n, float a, const float *x, float *y);
+    /* y = silu(gate) * up ; y may be gate or up */
+    void (*silu_mul)(size_t n, const float *gate, const float *up, float *y);
+    /* y = gelu_tanh(gate) * up */
+    void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y);
+    /* rotate n_rot of head_dim values in place; cs = n_rot/2 pairs (cos, sin), already scaled.
+     * neox: pair (i, i + n_rot/2); else pair (2i, 2i+1). */
+    void (*rope)(size_t n_rot, const float *cs, int neox, float *x);
+    /* x float32[n] -> F16, round to nearest even */
+    void (*f32_to_f16)(size_t n, const float *x, uint16_t *y);
+    void (*f16_to_f32)(size_t n, const uint16_t *x, float *y);
+    /* in place softmax of n values; returns 0 where the maximum is NaN or infinite */
+    int (*softmax)(size_t n, float *x);
+    void (*attention)(const moe_attn *a);
+    size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v);
+} moe_isa;
+
+static inline size_t moe_x_row_bytes(const moe_isa *isa, int format, size_t n) {
+    size_t b = (n + isa->x[format].block - 1) / isa->x[format].block * isa->x[format].bytes;
+    return (b + 63) & ~(size_t)63;
+}
+
+/* cpu.c: instruction sets compiled in, best first; and what this CPU and OS allow. */
+extern const moe_isa *const moe_isa_list[]; /* ends with NULL */
+int moe_cpu_supports(const moe_isa *isa);   /* 1 if every feature is there; asks for AMX permission */
+
+#endif

@@ -1,0 +1,168 @@
+/* Threads, barrier and work counter. Waiting spins for a few microseconds and then sleeps on a
+ * futex, so that more threads than cores (or a CPU quota) slow a pass down but never stall it. */
+#define _GNU_SOURCE
+#include "team.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define cpu_relax() __builtin_ia32_pause()
+#else
+#define cpu_relax() ((void)0)
+#endif
+
+enum { SPIN_ROUNDS = 4000 };
+
+struct member {
+    moe_team *team;
+    int ith;
+};
+
+struct moe_team {
+    int n_asked;
+    int n_running; /* members that exist, this one included; fixed during a run */
+    int spin;
+    pid_t pid; /* process the threads were started in; 0 = not started */
+    pthread_t *threads;
+    struct member *members;
+    moe_job job;
+    void *arg;
+    int stop;
+    int64_t n_barriers;
+    _Alignas(64) atomic_uint run_seq;  /* goes up by one for every run */
+    _Alignas(64) atomic_uint arrived;  /* members waiting at the barrier */
+    _Alignas(64) atomic_uint barrier_seq;
+    _Alignas(64) atomic_int_fast64_t next;
+};
+
+static void futex_wait(atomic_uint *word, unsigned seen) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake_all(atomic_uint *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Returns when *word is no longer `seen`. */
+static void wait_change(atomic_uint *word, unsigned seen, int spin) {
+    for (int i = 0; i < spin; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
+        cpu_relax();
+    }
+    while (atomic_load_explicit(word, memory_order_acquire) == seen) futex_wait(word, seen);
+}
+
+static void release(atomic_uint *word) {
+    atomic_fetch_add_explicit(word, 1, memory_order_acq_rel);
+    futex_wake_all(word);
+}
+
+void moe_team_barrier(moe_team *team) {
+    if (team->n_running == 1) {
+        team->n_barriers++;
+        atomic_store_explicit(&team->next, 0, memory_order_relaxed);
+        return;
+    }
+    unsigned seq = atomic_load_explicit(&team->barrier_seq, memory_order_acquire);
+    unsigned before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
+    if (before + 1 == (unsigned)team->n_running) {
+        team->n_barriers++;
+        atomic_store_explicit(&team->next, 0, memory_order_relaxed);
+        atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
+        release(&team->barrier_seq);
+    } else {
+        wait_change(&team->barrier_seq, seq, team->spin);
+    }
+}
+
+int64_t moe_team_claim(moe_team *team, int64_t n) {
+    int64_t i = atomic_fetch_add_explicit(&team->next, 1, memory_order_relaxed);
+    return i < n ? i : -1;
+}
+
+int64_t moe_team_barriers(const moe_team *team) { return team->n_barriers; }
+int moe_team_size(const moe_team *team) { return team->n_asked; }
+
+static void *member_main(void *p) {
+    struct member *me = p;
+    moe_team *team = me->team;
+    unsigned seen = 0;
+    for (;;) {
+        wait_change(&team->run_seq, seen, team->spin);
+        seen = atomic_load_explicit(&team->run_seq, memory_order_acquire);
+        if (team->stop) return NULL;
+        team->job(team->arg, me->ith, team->n_running);
+        moe_team_barrier(team);
+    }
+}
+
+/* Starts the threads; n_running becomes what the system granted. Signals stay with Python's threads. */
+static void start(moe_team *team) {
+    cpu_set_t set;
+    int n_cpu = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    team->spin = team->n_asked <= n_cpu ? SPIN_ROUNDS : 0;
+    atomic_store(&team->run_seq, 0);
+    atomic_store(&team->arrived, 0);
+    atomic_store(&team->barrier_seq, 0);
+    atomic_store(&team->next, 0);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    team->n_running = 1;
+    for (int i = 1; i < team->n_asked; i++) {
+        team->members[i] = (struct member){team, i};
+        if (pthread_create(&team->threads[i], NULL, member_main, &team->members[i]) != 0) break;
+        team->n_running++;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    team->pid = getpid();
+}
+
+moe_team *moe_team_new(int n) {
+    moe_team *team = NULL;
+    if (n < 1) n = 1;
+    int err = posix_memalign((void **)&team, 64, sizeof *team);
+    if (err) {
+        errno = err;
+        return NULL;
+    }
+    *team = (moe_team){.n_asked = n, .n_running = 1};
+    team->threads = calloc((size_t)n, sizeof *team->threads);
+    team->members = calloc((size_t)n, sizeof *team->members);
+    if (!team->threads || !team->members) {
+        moe_team_free(team);
+        errno = ENOMEM;
+        return NULL;
+    }
+    return team;
+}
+
+void moe_team_free(moe_team *team) {
+    if (!team) return;
+    if (team->pid == getpid()) {
+        team->stop = 1;
+        release(&team->run_seq);
+        for (int i = 1; i < team->n_running; i++) pthread_join(team->threads[i], NULL);
+    }
+    free(team->threads);
+    free(team->members);
+    free(team);
+}
+
+void moe_team_run(moe_team *team, moe_job job, void *arg) {
+    if (team->pid != getpid()) start(team);
+    team->job = job;
+    team->arg = arg;
+    if (team->n_running > 1) release(&team->run_seq);
+    job(arg, 0, team->n_running);
+    moe_team_barrier(team);
+}

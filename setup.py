@@ -1,0 +1,71 @@
+"""Builds the Cython extensions. One C file an instruction set; the choice is made at run time."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+KERNELS = Path("moeengine/kernels")
+CSRC = KERNELS / "csrc"
+sys.path.insert(0, str(ROOT / "tools"))
+
+DEBUG = bool(os.environ.get("MOEENGINE_DEBUG"))
+SANITIZE = os.environ.get("MOEENGINE_SANITIZE", "")
+# Only the baseline here: what an instruction set may use is stated in its own isa_<isa>.c.
+CFLAGS = ["-std=c11", "-fno-math-errno", "-ffp-contract=off", "-pthread", "-Wno-psabi"]
+CFLAGS += ["-O1", "-g", "-UNDEBUG"] if DEBUG or SANITIZE else ["-O3", "-g0"]
+LDFLAGS = ["-pthread"]
+if SANITIZE:
+    CFLAGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"]
+    LDFLAGS += [f"-fsanitize={SANITIZE}"]
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": DEBUG,
+    "wraparound": DEBUG,
+    "initializedcheck": DEBUG,
+    "nonecheck": DEBUG,
+    "cdivision": not DEBUG,
+    "embedsignature": True,
+    "freethreading_compatible": False,
+}
+C_SOURCES = {  # extension -> C files linked into it (each file into one extension only)
+    "moeengine.kernels.table": sorted(str(p) for p in CSRC.glob("isa_*.c")) + [str(CSRC / "cpu.c")],
+    "moeengine.kernels.threads": [str(CSRC / "team.c")],
+}
+
+
+def extensions():
+    headers = [str(p) for p in CSRC.rglob("*.h")]
+    for pyx in sorted(Path("moeengine").rglob("*.pyx")):
+        name = ".".join(pyx.with_suffix("").parts)
+        yield Extension(
+            name,
+            [str(pyx)] + C_SOURCES.get(name, []),
+            include_dirs=[str(CSRC), numpy.get_include()],
+            depends=headers if name in C_SOURCES else [str(CSRC / "moe_table.h"), str(CSRC / "team.h")],
+            define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+            extra_compile_args=CFLAGS,
+            extra_link_args=LDFLAGS,
+        )
+
+
+def generate_tables():
+    from generate_grids import write_grids
+
+    write_grids(CSRC / "generated" / "grids.h")
+
+
+generate_tables()
+setup(
+    packages=[
+        "moeengine", "moeengine.cli", "moeengine.graph", "moeengine.graph.arch", "moeengine.kernels",
+        "moeengine.loader", "moeengine.models", "moeengine.supply", "moeengine.tokenizer",
+    ],
+    package_data={"moeengine": ["**/*.pxd"], "moeengine.models": ["*.gguf", "*.md"]},
+    ext_modules=cythonize(list(extensions()), compiler_directives=DIRECTIVES),
+)
