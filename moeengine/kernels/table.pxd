@@ -1,0 +1,80 @@
+"""The table of compiled kernels (csrc/moe_table.h says what each entry promises) and the choice of one."""
+from libc.stdint cimport int32_t, uint16_t
+
+cdef extern from "moe_table.h":
+    enum:
+        MOE_X_F32
+        MOE_X_F16
+        MOE_X_BF16
+        MOE_X_Q8_0
+        MOE_X_Q8_K
+        MOE_X_COUNT
+        MOE_TYPE_MAX
+        MOE_KV_TILE
+
+    ctypedef struct moe_x:
+        size_t block
+        size_t bytes
+        void (*quantize_row)(size_t n, const float *x, void *y) noexcept nogil
+
+    ctypedef struct moe_mul:
+        size_t n_in
+        size_t n_rows
+        const void *w
+        size_t w_stride
+        size_t n_x
+        const void *x
+        size_t x_stride
+        float *out
+        size_t out_stride
+
+    ctypedef struct moe_type:
+        const char *name
+        int32_t id
+        int32_t x_format
+        size_t block
+        size_t bytes
+        void (*dequantize_row)(size_t n, const void *w, float *y) noexcept nogil
+        void (*mul_mat)(const moe_mul *m) noexcept nogil
+
+    ctypedef struct moe_attn:
+        size_t head_dim_k
+        size_t head_dim_v
+        size_t n_q
+        const float *const *q
+        float *const *out
+        const int32_t *n_kv
+        const uint16_t *k
+        size_t k_stride
+        const uint16_t *v
+        size_t v_stride
+        float scale
+        const float *sink
+        void *scratch
+
+    ctypedef struct moe_isa:
+        const char *name
+        const char *features
+        const moe_type *types                 # MOE_TYPE_MAX entries, index: ggml type id
+        const moe_x *x                        # MOE_X_COUNT entries
+        void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y) noexcept nogil
+        void (*add)(size_t n, const float *a, const float *b, float *y) noexcept nogil
+        void (*scale)(size_t n, float a, const float *x, float *y) noexcept nogil
+        void (*axpy)(size_t n, float a, const float *x, float *y) noexcept nogil
+        void (*silu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
+        void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
+        void (*rope)(size_t n_rot, const float *cs, int neox, float *x) noexcept nogil
+        void (*f32_to_f16)(size_t n, const float *x, uint16_t *y) noexcept nogil
+        void (*f16_to_f32)(size_t n, const uint16_t *x, float *y) noexcept nogil
+        int (*softmax)(size_t n, float *x) noexcept nogil
+        void (*attention)(const moe_attn *a) noexcept nogil
+        size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v) noexcept nogil
+
+    size_t moe_x_row_bytes(const moe_isa *isa, int format, size_t n) noexcept nogil
+
+# The chosen table, or NULL while no choice could be made (MOEENGINE_ISA names an instruction set that is
+# not there). Callers that may come first use checked_isa() below once, with the GIL, before going nogil.
+cdef const moe_isa *active() noexcept nogil
+
+# The chosen table, never NULL; raises UnsupportedError where active() would be NULL.
+cdef const moe_isa *checked_isa() except NULL
