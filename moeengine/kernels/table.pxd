@@ -11,6 +11,7 @@ cdef extern from "moe_table.h":
         MOE_X_COUNT
         MOE_TYPE_MAX
         MOE_KV_TILE
+        MOE_KV_SEGMENT
 
     ctypedef struct moe_x:
         size_t block
@@ -44,11 +45,13 @@ cdef extern from "moe_table.h":
         const float *const *q
         float *const *out
         const int32_t *n_kv
+        const int32_t *kv_begin
         const uint16_t *k
-        size_t k_stride
+        size_t k_tile_stride
         const uint16_t *v
         size_t v_stride
         float scale
+        float softcap
         const float *sink
         void *scratch
 
@@ -67,9 +70,15 @@ cdef extern from "moe_table.h":
         void (*f32_to_f16)(size_t n, const float *x, uint16_t *y) noexcept nogil
         void (*f16_to_f32)(size_t n, const uint16_t *x, float *y) noexcept nogil
         int (*softmax)(size_t n, float *x) noexcept nogil
+        void (*k_store)(size_t n_tokens, size_t head_dim_k, size_t pos, const float *k, size_t k_row_stride,
+                        uint16_t *tiles, size_t k_tile_stride) noexcept nogil
         void (*attention)(const moe_attn *a) noexcept nogil
+        void (*attention_segment)(const moe_attn *a, size_t segment, float *partial) noexcept nogil
+        void (*attention_merge)(const moe_attn *a, size_t n_segments, const float *partial,
+                                size_t segment_stride) noexcept nogil
         size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v) noexcept nogil
 
+    size_t moe_attn_partial_floats(size_t head_dim_v) noexcept nogil
     size_t moe_x_row_bytes(const moe_isa *isa, int format, size_t n) noexcept nogil
 
 # The chosen table, or NULL while no choice could be made (MOEENGINE_ISA names an instruction set that is

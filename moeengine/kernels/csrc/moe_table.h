@@ -55,30 +55,48 @@ typedef struct moe_type {
 
 #define MOE_TYPE_MAX 48
 
-/* Attention of some query heads that share one KV head, over a cache of F16 rows.
- * For query row i (0 <= i < n_q) keys 0 .. n_kv[i]-1 are seen.
- *   score = fma-sum(q, k) * scale ; softmax over the seen keys ; out = sum p * v
- * Keys are taken in tiles of MOE_KV_TILE positions counted from 0, so that a query's result does not
- * depend on which other queries are computed with it. */
+/* Attention of some query rows (token x head pairs) that share one KV head.
+ * Row i (0 <= i < n_q) sees the keys kv_begin[i] .. n_kv[i]-1.
+ *   score = fma-sum(q, k) * scale, d ascending ; with softcap c > 0: c * tanh(score / c)
+ *   softmax over the seen keys and the sink ; out = sum p * v
+ *
+ * K lies transposed in tiles of MOE_KV_TILE positions counted from 0, so that a vector holds the
+ * same element of neighbouring keys. Element d of the key at position p is
+ *   k[p / MOE_KV_TILE * k_tile_stride + d * MOE_KV_TILE + p % MOE_KV_TILE]
+ * (moe_isa.k_store writes this). The cache holds whole tiles: what lies after the last key of a tile
+ * is loaded but takes no part. V is one row a position; only rows of seen keys are read.
+ *
+ * Sums run over the tiles of one segment of MOE_KV_SEGMENT positions (online softmax), then over the
+ * segments in ascending order. So a row gives the same bytes whichever rows are computed with it, and
+ * whether one call does all segments or many calls do one each. */
 #define MOE_KV_TILE 64
+#define MOE_KV_SEGMENT 512
 typedef struct moe_attn {
-    size_t head_dim_k, head_dim_v;
-    size_t n_q;            /* query rows (token x head pairs), any count >= 1 */
-    const float *const *q; /* n_q rows of head_dim_k floats, rope applied */
-    float *const *out;     /* n_q rows of head_dim_v floats; may be the same rows as q */
-    const int32_t *n_kv;   /* n_q counts >= 1 */
-    const uint16_t *k;     /* F16 rows of head_dim_k, k_stride elements apart */
-    size_t k_stride;
-    const uint16_t *v;     /* F16 rows of head_dim_v, v_stride elements apart */
-    size_t v_stride;
+    size_t head_dim_k, head_dim_v; /* any size >= 1 */
+    size_t n_q;              /* query rows, any count >= 1; many at once are much faster a row */
+    const float *const *q;   /* n_q rows of head_dim_k floats, rope applied */
+    float *const *out;       /* n_q rows of head_dim_v floats; may be the same rows as q */
+    const int32_t *n_kv;     /* n_q counts >= 1 */
+    const int32_t *kv_begin; /* NULL: all 0; else n_q positions in 0 .. n_kv[i]-1 (sliding window) */
+    const uint16_t *k;       /* F16 tiles as above */
+    size_t k_tile_stride;    /* elements between two tiles, at least head_dim_k * MOE_KV_TILE */
+    const uint16_t *v;       /* F16 rows of head_dim_v */
+    size_t v_stride;         /* elements between two positions */
     float scale;
-    const float *sink;     /* NULL, or n_q logits that take part in the softmax without a value */
-    void *scratch;         /* moe_isa.attn_scratch_bytes(n_q, head_dim_k, head_dim_v) bytes, 64-aligned */
+    float softcap;           /* 0: none */
+    const float *sink;       /* NULL, or n_q logits that take part in the softmax without a value */
+    void *scratch;           /* moe_isa.attn_scratch_bytes(...), 64-byte aligned, any content */
 } moe_attn;
+
+/* Floats of one row of a partial result: maximum, sum, 14 unused, head_dim_v weighted values, padded
+ * to 16. */
+static inline size_t moe_attn_partial_floats(size_t head_dim_v) {
+    return 16 + ((head_dim_v + 15) & ~(size_t)15);
+}
 
 typedef struct moe_isa {
     const char *name;
-    const char *features; /* space separated names that cpu.c knows; all must be present */
+    const char *features; /* comma separated names that cpu.c knows; all must be present */
     moe_type types[MOE_TYPE_MAX]; /* index: ggml type id */
     moe_x x[MOE_X_COUNT];
 
@@ -102,7 +120,21 @@ typedef struct moe_isa {
     void (*f16_to_f32)(size_t n, const uint16_t *x, float *y);
     /* in place softmax of n values; returns 0 where the maximum is NaN or infinite */
     int (*softmax)(size_t n, float *x);
+    /* K float32 rows of n_tokens positions from pos on, k_row_stride floats apart -> F16 tiles of one KV
+     * head, laid out as moe_attn.k. Writes these positions only. */
+    void (*k_store)(size_t n_tokens, size_t head_dim_k, size_t pos, const float *k, size_t k_row_stride,
+                    uint16_t *tiles, size_t k_tile_stride);
+    /* The whole of moe_attn. */
     void (*attention)(const moe_attn *a);
+    /* Only positions segment * MOE_KV_SEGMENT .. +MOE_KV_SEGMENT-1: n_q rows of
+     * moe_attn_partial_floats(head_dim_v) floats, 64-byte aligned. a->out and a->sink are not used. */
+    void (*attention_segment)(const moe_attn *a, size_t segment, float *partial);
+    /* out from the partial results of segments 0 .. n_segments-1 (segment s at partial + s *
+     * segment_stride floats; those after a row's n_kv may be left out by a smaller n_segments). The
+     * same bytes as `attention`. Uses head_dim_v, n_q, out and sink of a. */
+    void (*attention_merge)(const moe_attn *a, size_t n_segments, const float *partial,
+                            size_t segment_stride);
+    /* the same size serves attention and attention_segment */
     size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v);
 } moe_isa;
 

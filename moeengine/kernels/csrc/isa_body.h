@@ -1,0 +1,28 @@
+/* The kernels of one instruction set, compiled with the vocabulary that was included before. */
+#include "moe_table.h"
+#include "ops.h"
+#include "attention.h"
+#include "quants/all.h"
+
+extern const moe_isa MOE_ISA_SYMBOL;
+const moe_isa MOE_ISA_SYMBOL = {
+    .name = MOE_ISA_NAME,
+    .features = MOE_ISA_FEATURES,
+    .types = {MOE_TYPES_INIT},
+    .x = {MOE_X_INIT},
+    .rms_norm = rms_norm,
+    .add = add_rows,
+    .scale = scale_row,
+    .axpy = axpy,
+    .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .rope = rope,
+    .f32_to_f16 = f32_to_f16,
+    .f16_to_f32 = f16_to_f32,
+    .softmax = softmax,
+    .k_store = k_store,
+    .attention = attention,
+    .attention_segment = attention_segment,
+    .attention_merge = attention_merge,
+    .attn_scratch_bytes = attn_scratch_bytes,
+};

@@ -1,0 +1,113 @@
+/* Row operations; moe_table.h says what each promises. Written once in the vocabulary of
+ * simd/<isa>.h, so every instruction set gives the same bytes. */
+#include "simd/math.h"
+
+static void rms_norm(size_t n, const float *x, const float *w, float eps, float *y) {
+    v16f acc = v16_zero();
+    for (size_t i = 0; i < n; i += 16) {
+        v16f v = n - i >= 16 ? v16_load(x + i) : v16_load_n(x + i, n - i);
+        acc = v16_madd(v, v, acc);
+    }
+    float mean = v16_hsum(acc) / (float)n;
+    v16f inv = v16_set1(1.0f / __builtin_sqrtf(mean + eps));
+    for (size_t i = 0; i < n; i += 16) {
+        size_t m = n - i;
+        if (m >= 16) {
+            v16f v = v16_mul(v16_load(x + i), inv);
+            v16_store(y + i, w ? v16_mul(v, v16_load(w + i)) : v);
+        } else {
+            v16f v = v16_mul(v16_load_n(x + i, m), inv);
+            v16_store_n(y + i, w ? v16_mul(v, v16_load_n(w + i, m)) : v, m);
+        }
+    }
+}
+
+/* y[i] = expr of a = xs[i] and b = ys[i], 16 lanes at a time */
+#define MOE_ROW_LOOP(n, xs, ys, out, expr)                         \
+    do {                                                           \
+        size_t i = 0;                                              \
+        for (; i + 16 <= (n); i += 16) {                           \
+            v16f a = v16_load((xs) + i), b = v16_load((ys) + i);   \
+            v16_store((out) + i, expr);                            \
+        }                                                          \
+        if (i < (n)) {                                             \
+            v16f a = v16_load_n((xs) + i, (n)-i);                  \
+            v16f b = v16_load_n((ys) + i, (n)-i);                  \
+            v16_store_n((out) + i, expr, (n)-i);                   \
+        }                                                          \
+    } while (0)
+
+static void add_rows(size_t n, const float *x0, const float *x1, float *y) {
+    MOE_ROW_LOOP(n, x0, x1, y, v16_add(a, b));
+}
+
+static void scale_row(size_t n, float factor, const float *x, float *y) {
+    const v16f f = v16_set1(factor);
+    MOE_ROW_LOOP(n, x, x, y, ((void)b, v16_mul(f, a)));
+}
+
+static void axpy(size_t n, float factor, const float *x, float *y) {
+    const v16f f = v16_set1(factor);
+    MOE_ROW_LOOP(n, x, y, y, v16_madd(f, a, b));
+}
+
+static void silu_mul(size_t n, const float *gate, const float *up, float *y) {
+    MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_silu(a), b));
+}
+
+static void gelu_mul(size_t n, const float *gate, const float *up, float *y) {
+    MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_gelu(a), b));
+}
+
+/* Plain products and sums, which the compiler vectorizes without changing a bit. */
+static void rope(size_t n_rot, const float *cs, int neox, float *x) {
+    size_t half = n_rot / 2;
+    if (neox) {
+        float *restrict lo = x, *restrict hi = x + half;
+        for (size_t i = 0; i < half; i++) {
+            float c = cs[2 * i], s = cs[2 * i + 1], a = lo[i], b = hi[i];
+            lo[i] = a * c - b * s;
+            hi[i] = a * s + b * c;
+        }
+    } else {
+        for (size_t i = 0; i < half; i++) {
+            float c = cs[2 * i], s = cs[2 * i + 1], a = x[2 * i], b = x[2 * i + 1];
+            x[2 * i] = a * c - b * s;
+            x[2 * i + 1] = a * s + b * c;
+        }
+    }
+}
+
+static void f32_to_f16(size_t n, const float *x, uint16_t *y) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) v16_store_f16(y + i, v16_load(x + i));
+    if (i < n) v16_store_f16_n(y + i, v16_load_n(x + i, n - i), n - i);
+}
+
+static void f16_to_f32(size_t n, const uint16_t *x, float *y) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) v16_store(y + i, v16_load_f16(x + i));
+    if (i < n) v16_store_n(y + i, v16_load_f16_n(x + i, n - i), n - i);
+}
+
+static int softmax(size_t n, float *x) {
+    const v16f lowest = v16_set1(-INFINITY);
+    v16f top = lowest, sum = v16_zero();
+    for (size_t i = 0; i < n; i += 16) {
+        size_t m = n - i < 16 ? n - i : 16;
+        top = v16_max(v16_first(m, v16_load_n(x + i, m), lowest), top);
+    }
+    float max = v16_hmax(top);
+    if (!(max - max == 0.0f)) return 0;
+    for (size_t i = 0; i < n; i += 16) {
+        size_t m = n - i < 16 ? n - i : 16;
+        v16f e = v16_exp(v16_sub(v16_load_n(x + i, m), v16_set1(max)));
+        v16_store_n(x + i, e, m);
+        sum = v16_add(sum, v16_first(m, e, v16_zero()));
+    }
+    float total = v16_hsum(sum);
+    if (!(total - total == 0.0f)) return 0; /* a NaN that is not the maximum */
+    v16f inv = v16_set1(1.0f / total);
+    MOE_ROW_LOOP(n, x, x, x, ((void)b, v16_mul(a, inv)));
+    return 1;
+}
