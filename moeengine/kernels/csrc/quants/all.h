@@ -1,3 +1,51 @@
-/* Every quant type of this instruction set: MOE_TYPES_INIT fills moe_isa.types, MOE_X_INIT moe_isa.x. */
-#define MOE_TYPES_INIT {0}
-#define MOE_X_INIT {0}
+/* Every weight type: blocks, unpacking, dequantizing, activation rows and the products that work for
+ * all of them. Included once by each instruction set's C file, inside its target region. */
+#ifndef MOE_QUANTS_ALL_H
+#define MOE_QUANTS_ALL_H
+#include "../generated/grids.h"
+#include "block.h"
+#include "x_rows.h"
+
+#include "f32.h"
+#include "f16.h"
+#include "bf16.h"
+#include "q4_0.h"
+#include "q4_1.h"
+#include "q5_0.h"
+#include "q5_1.h"
+#include "q8_0.h"
+#include "q4_K.h"
+#include "q2_K.h"
+#include "q3_K.h"
+#include "q5_K.h"
+#include "q6_K.h"
+#include "iq4_nl.h"
+#include "iq4_xs.h"
+#include "iq2_xxs.h"
+#include "iq2_xs.h"
+#include "iq2_s.h"
+#include "iq3_xxs.h"
+#include "iq3_s.h"
+#include "iq1_s.h"
+#include "iq1_m.h"
+#include "mxfp4.h"
+#include "nvfp4.h"
+#include "tq1_0.h"
+#include "tq2_0.h"
+
+#define MOE_ASSERT_SIZE(id, NAME, block, bytes, x_format) \
+    _Static_assert(sizeof(block_##NAME) == (bytes), "block_" #NAME " does not have the size of quants/list.h");
+MOE_QUANT_LIST(MOE_ASSERT_SIZE)
+
+#include "../mul_generic.h"
+
+/* An instruction set's own products, as entries that replace those of MOE_TYPES_INIT:
+ *   [12].mul_mat = mul_mat_avx512_Q4_K, ... */
+#define MOE_TYPES_OWN
+
+#define MOE_TYPE_ENTRY(id, NAME, block, bytes, x_format) \
+    [id] = {#NAME, id, x_format, block, bytes, dequantize_row_##NAME, mul_mat_##NAME},
+/* the entries of moe_isa.types */
+#define MOE_TYPES_INIT MOE_QUANT_LIST(MOE_TYPE_ENTRY) MOE_TYPES_OWN
+
+#endif

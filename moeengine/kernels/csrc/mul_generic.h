@@ -1,0 +1,171 @@
+/* Dequantizing and matrix products derived from a type's `unpack`, in plain C for every instruction set.
+ *
+ * Rows are taken in panels: a block of each row is unpacked once and multiplied with all activation
+ * rows; `out` holds the running sums. One row or many, the sums are those of moe_table.h. */
+#ifndef MOE_MUL_GENERIC_H
+#define MOE_MUL_GENERIC_H
+#include "quants/all.h"
+
+#define MOE_PANEL 8 /* rows unpacked at a time; a panel of 256-blocks stays in the first-level cache */
+
+/* ---- 256-weight types ---- */
+
+typedef void moe_unpack256(const void *block, moe_block256 *u);
+
+MOE_INLINE void moe_dequantize256(size_t n, const void *w, float *y, size_t bytes, int has_min, moe_unpack256 *unpack) {
+    moe_block256 u;
+    for (size_t b = 0; b < n / 256; b++, y += 256) {
+        unpack((const uint8_t *)w + b * bytes, &u);
+        for (size_t g = 0; g < 16; g++) {
+            float d = u.d * (float)u.sc[g], m = has_min ? u.dmin * (float)u.mn[g] : 0.0f;
+            for (size_t i = 16 * g; i < 16 * g + 16; i++) y[i] = has_min ? d * (float)u.q[i] - m : d * (float)u.q[i];
+        }
+    }
+}
+
+/* sum_g sc_g * sum_k q_k * y_k, exact */
+MOE_INLINE int32_t moe_dot256(const moe_block256 *u, const int8_t *y) {
+    int32_t sum = 0;
+    for (size_t g = 0; g < 16; g++) {
+        int32_t part = 0;
+        for (size_t k = 16 * g; k < 16 * g + 16; k++) part += u->q[k] * y[k];
+        sum += u->sc[g] * part;
+    }
+    return sum;
+}
+
+MOE_INLINE void moe_mul256(const moe_mul *m, size_t bytes, int has_min, moe_unpack256 *unpack) {
+    moe_block256 u[MOE_PANEL];
+    for (size_t r0 = 0; r0 < m->n_rows; r0 += MOE_PANEL) {
+        size_t n = m->n_rows - r0 < MOE_PANEL ? m->n_rows - r0 : MOE_PANEL;
+        const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
+        for (size_t b = 0; b < m->n_in / 256; b++) {
+            for (size_t r = 0; r < n; r++) unpack(w + r * m->w_stride + b * bytes, &u[r]);
+            for (size_t t = 0; t < m->n_x; t++) {
+                const block_x_q8_K *x = (const block_x_q8_K *)((const uint8_t *)m->x + t * m->x_stride) + b;
+                float *out = m->out + t * m->out_stride + r0;
+                for (size_t r = 0; r < n; r++) {
+                    float acc = b ? out[r] : 0.0f;
+                    acc = f32_madd((float)moe_dot256(&u[r], x->q), u[r].d * x->d, acc);
+                    if (has_min) {
+                        int32_t mins = 0;
+                        for (size_t g = 0; g < 16; g++) mins += u[r].mn[g] * x->sum16[g];
+                        acc = f32_madd(-(float)mins, u[r].dmin * x->d, acc);
+                    }
+                    out[r] = acc;
+                }
+            }
+        }
+    }
+}
+
+#define MOE_DERIVE_256(NAME)                                                              \
+    static void dequantize_row_##NAME(size_t n, const void *w, float *y) {                \
+        moe_dequantize256(n, w, y, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, unpack_##NAME); \
+    }                                                                                     \
+    static void mul_mat_##NAME(const moe_mul *m) {                                        \
+        moe_mul256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, unpack_##NAME);           \
+    }
+
+MOE_DERIVE_256(Q2_K)
+MOE_DERIVE_256(Q3_K)
+MOE_DERIVE_256(Q4_K)
+MOE_DERIVE_256(Q5_K)
+MOE_DERIVE_256(Q6_K)
+MOE_DERIVE_256(IQ1_S)
+MOE_DERIVE_256(IQ1_M)
+MOE_DERIVE_256(IQ2_XXS)
+MOE_DERIVE_256(IQ2_XS)
+MOE_DERIVE_256(IQ2_S)
+MOE_DERIVE_256(IQ3_XXS)
+MOE_DERIVE_256(IQ3_S)
+MOE_DERIVE_256(IQ4_XS)
+MOE_DERIVE_256(TQ1_0)
+MOE_DERIVE_256(TQ2_0)
+
+/* ---- types with small blocks; `size` weights a group ---- */
+
+typedef void moe_unpack_group(const void *row, size_t i, moe_group *u);
+
+MOE_INLINE void moe_dequantize_groups(size_t n, const void *w, float *y, size_t size, int has_min,
+                                      moe_unpack_group *unpack) {
+    moe_group u;
+    for (size_t i = 0; i < n / size; i++, y += size) {
+        unpack(w, i, &u);
+        for (size_t k = 0; k < size; k++) y[k] = has_min ? u.d * (float)u.q[k] + u.m : u.d * (float)u.q[k];
+    }
+}
+
+MOE_INLINE void moe_mul_groups(const moe_mul *m, size_t size, int has_min, moe_unpack_group *unpack) {
+    moe_group u[MOE_PANEL];
+    for (size_t r0 = 0; r0 < m->n_rows; r0 += MOE_PANEL) {
+        size_t n = m->n_rows - r0 < MOE_PANEL ? m->n_rows - r0 : MOE_PANEL;
+        const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
+        for (size_t i = 0; i < m->n_in / size; i++) {
+            for (size_t r = 0; r < n; r++) unpack(w + r * m->w_stride, i, &u[r]);
+            for (size_t t = 0; t < m->n_x; t++) {
+                moe_x_q8_0 x = moe_x_q8_0_at(m->n_in, (const uint8_t *)m->x + t * m->x_stride);
+                float *out = m->out + t * m->out_stride + r0, d = x.d[i * size / 32];
+                for (size_t r = 0; r < n; r++) {
+                    int32_t sum = 0;
+                    for (size_t k = 0; k < size; k++) sum += u[r].q[k] * x.q[i * size + k];
+                    float acc = i ? out[r] : 0.0f;
+                    acc = f32_madd((float)sum, u[r].d * d, acc);
+                    out[r] = has_min ? f32_madd(u[r].m, x.s[i * size / 32], acc) : acc;
+                }
+            }
+        }
+    }
+}
+
+#define MOE_DERIVE_GROUPS(NAME, size)                                           \
+    static void dequantize_row_##NAME(size_t n, const void *w, float *y) {      \
+        moe_dequantize_groups(n, w, y, size, MOE_HAS_MIN_##NAME, unpack_##NAME); \
+    }                                                                           \
+    static void mul_mat_##NAME(const moe_mul *m) { moe_mul_groups(m, size, MOE_HAS_MIN_##NAME, unpack_##NAME); }
+
+MOE_DERIVE_GROUPS(Q4_0, 32)
+MOE_DERIVE_GROUPS(Q4_1, 32)
+MOE_DERIVE_GROUPS(Q5_0, 32)
+MOE_DERIVE_GROUPS(Q5_1, 32)
+MOE_DERIVE_GROUPS(Q8_0, 32)
+MOE_DERIVE_GROUPS(IQ4_NL, 32)
+MOE_DERIVE_GROUPS(MXFP4, 32)
+MOE_DERIVE_GROUPS(NVFP4, 16)
+
+/* ---- float types ---- */
+
+typedef float moe_load(const void *row, size_t i);
+
+MOE_INLINE void moe_dequantize_floats(size_t n, const void *w, float *y, moe_load *load) {
+    for (size_t i = 0; i < n; i++) y[i] = load(w, i);
+}
+
+MOE_INLINE void moe_mul_floats(const moe_mul *m, moe_load *load) {
+    for (size_t r = 0; r < m->n_rows; r++) {
+        const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride;
+        for (size_t t = 0; t < m->n_x; t++) {
+            const float *x = (const float *)((const uint8_t *)m->x + t * m->x_stride);
+            v16f acc = v16_zero();
+            for (size_t k = 0; k < m->n_in; k += 16) {
+                size_t n = m->n_in - k < 16 ? m->n_in - k : 16;
+                float lane[16] = {0};
+                for (size_t i = 0; i < n; i++) lane[i] = load(w, k + i);
+                acc = v16_madd(v16_load(lane), v16_load_n(x + k, n), acc);
+            }
+            m->out[t * m->out_stride + r] = v16_hsum(acc);
+        }
+    }
+}
+
+#define MOE_DERIVE_FLOAT(NAME)                                             \
+    static void dequantize_row_##NAME(size_t n, const void *w, float *y) { \
+        moe_dequantize_floats(n, w, y, load_##NAME);                       \
+    }                                                                      \
+    static void mul_mat_##NAME(const moe_mul *m) { moe_mul_floats(m, load_##NAME); }
+
+MOE_DERIVE_FLOAT(F32)
+MOE_DERIVE_FLOAT(F16)
+MOE_DERIVE_FLOAT(BF16)
+
+#endif

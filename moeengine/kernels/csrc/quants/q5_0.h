@@ -1,0 +1,27 @@
+/* Q5_0: 32 weights in 22 bytes, 5 bits a weight.
+ *
+ *   offset  bytes  field
+ *        0      2  d   fp16
+ *        2      4  qh  bit 4 of weight i is bit i
+ *        6     16  qs  low nibbles: weights 0..15, high nibbles: 16..31
+ *
+ *   w[i] = d * (q[i] - 16)
+ *
+ * Source: ggml-common.h, block_q5_0.  Oracle in tests: gguf.quants.Q5_0.
+ */
+typedef struct MOE_PACKED {
+    uint16_t d;
+    uint8_t qh[4];
+    uint8_t qs[16];
+} block_Q5_0;
+
+#define MOE_HAS_MIN_Q5_0 0
+MOE_INLINE void unpack_Q5_0(const void *row, size_t i, moe_group *u) {
+    const block_Q5_0 *b = (const block_Q5_0 *)row + i;
+    uint32_t high = moe_load_u32(b->qh);
+    for (size_t k = 0; k < 16; k++) {
+        u->q[k] = (int8_t)((int)((b->qs[k] & 15) | (high >> k & 1) << 4) - 16);
+        u->q[k + 16] = (int8_t)((int)(b->qs[k] >> 4 | (high >> (k + 16) & 1) << 4) - 16);
+    }
+    u->d = moe_load_half(&b->d);
+}

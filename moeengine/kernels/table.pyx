@@ -1,0 +1,101 @@
+"""The choice of an instruction set, and what the compiled table says about quant types.
+
+The choice is made once, when this module is imported: the best that the CPU offers, or the one that
+MOEENGINE_ISA names. A name that cannot be had raises at first use, not at import.
+"""
+import os
+
+from ..errors import UnsupportedError
+
+cdef extern from "moe_table.h":
+    const moe_isa *const moe_isa_list[]
+    int moe_cpu_supports(const moe_isa *isa)
+
+cdef const moe_isa *_active = NULL
+_wanted = None      # the name asked for where it could not be had
+
+
+cdef const moe_isa *active() noexcept nogil:
+    return _active
+
+
+cdef const moe_isa *checked_isa() except NULL:
+    if _active == NULL:
+        raise _not_available(_wanted)
+    return _active
+
+
+def _not_available(name):
+    return UnsupportedError(
+        f"instruction set: found {name!r}, expected one that is compiled in and that this CPU offers: "
+        + ", ".join(_names(True))
+    )
+
+
+cdef list _names(bint supported_only):
+    names = []
+    cdef int i = 0
+    while moe_isa_list[i] != NULL:
+        if not supported_only or moe_cpu_supports(moe_isa_list[i]):
+            names.append(moe_isa_list[i].name.decode())
+        i += 1
+    return names
+
+
+cdef const moe_isa *_find(name) noexcept:
+    """The best where name is empty; NULL where it cannot be had."""
+    cdef int i = 0
+    while moe_isa_list[i] != NULL:
+        if (not name or moe_isa_list[i].name.decode() == name) and moe_cpu_supports(moe_isa_list[i]):
+            return moe_isa_list[i]
+        i += 1
+    return NULL
+
+
+def isa() -> dict:
+    """Tell which instruction set computes.
+
+    Returns
+    -------
+    dict : active (str), available (list of str: this CPU offers it), compiled (list of str), best first
+
+    Raises
+    ------
+    UnsupportedError    MOEENGINE_ISA names one that is not available
+    """
+    return {
+        "active": checked_isa().name.decode(),
+        "available": _names(True),
+        "compiled": _names(False),
+    }
+
+
+def set_isa(name: str) -> None:
+    """Compute with the instruction set `name` from now on; "" is the best one. For tests.
+
+    Activation rows and caches that exist already belong to the old one: call it before any Engine is made.
+
+    Raises
+    ------
+    UnsupportedError    not compiled in, or not offered by this CPU; the choice stays as it was
+    """
+    global _active
+    cdef const moe_isa *found = _find(name)
+    if found == NULL:
+        raise _not_available(name)
+    _active = found
+
+
+def quant_types() -> dict:
+    """List the weight types: name -> (ggml type id, weights a block, bytes a block)."""
+    cdef const moe_isa *table = _find("scalar")
+    cdef int i
+    types = {}
+    for i in range(MOE_TYPE_MAX):
+        if table.types[i].name != NULL:
+            types[table.types[i].name.decode()] = (table.types[i].id, table.types[i].block, table.types[i].bytes)
+    return types
+
+
+_wanted = os.environ.get("MOEENGINE_ISA", "")
+_active = _find(_wanted)
