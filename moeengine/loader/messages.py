@@ -1,0 +1,26 @@
+"""How the loader words its errors. Names from files are escaped, so that a file cannot forge log lines."""
+
+MAX_NAME_SHOWN = 160
+
+
+def escaped(text):
+    """`text` with control and other unprintable characters written as escapes, cut when very long."""
+    text = str(text)
+    if len(text) > MAX_NAME_SHOWN:
+        text = text[:MAX_NAME_SHOWN] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def quoted(name):
+    """A key or tensor name in quotes, escaped."""
+    return f"'{escaped(name)}'"
+
+
+def shown_path(path):
+    """A path in full, escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
+
+
+def plural(n, noun):
+    """'1 byte', '2 bytes'."""
+    return f"{n} {noun}" + ("" if n == 1 else "s")

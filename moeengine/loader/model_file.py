@@ -1,0 +1,168 @@
+"""A model as it lies on disk: all shards of a set, mapped read-only, with one table of tensors."""
+
+import difflib
+import os
+
+import numpy as np
+
+from moeengine.errors import ClosedError, GGUFError
+from moeengine.loader.gguf_file import scan_gguf
+from moeengine.loader.mapped_file import MappedFile
+from moeengine.loader.messages import quoted, shown_path
+from moeengine.loader.metadata import TypedMetadata
+from moeengine.loader.open_file import absolute
+from moeengine.loader.shards import COUNT_KEY, check_set, model_in_folder, shard_paths
+from moeengine.loader.tensor_info import require_weight_type
+
+MAX_SPLIT_COUNT = 99999  # five digits in the name
+
+
+class ModelFile(TypedMetadata):
+    """An open model; a context manager. Made by `ModelFile.open`.
+
+    Attributes
+    ----------
+    path : Path               first file
+    files : list of GGUFFile  one a shard, in order
+    maps : list of MappedFile same order; a reference to one keeps its addresses valid. Empty after close.
+    metadata : dict           of the first shard, which holds all of it
+    tensors : dict            name -> TensorInfo of all shards; `shard` indexes `files` and `maps`
+    """
+
+    def __init__(self, files, maps):
+        self.files = files
+        self.maps = maps
+        self.path = files[0].path
+        self.metadata = files[0].metadata
+        self.tensors = {name: info for file in files for name, info in file.tensors.items()}
+
+    @classmethod
+    def open(cls, path):
+        """Open a model from a file, any shard of a set, or a folder that holds one model.
+
+        Every tensor is checked to lie inside its file. No tensor data is read.
+
+        Raises
+        ------
+        GGUFError           a file cannot be read or is not sound, or the set is not complete
+        UnsupportedError    a tensor has a quant type that is not known
+        SupplyError         a file cannot be mapped
+        """
+        path = absolute(path)
+        if path.is_dir():
+            path = model_in_folder(path)
+        maps = []
+        try:
+            given = _map_and_scan(path, maps, shard=0)
+            count = given.get_int(COUNT_KEY, 0, lo=0, hi=MAX_SPLIT_COUNT)
+            paths = shard_paths(path, count)
+            if len(paths) == 1:
+                return cls([given], maps)
+            given_map = maps.pop()
+            given_map.close()
+            files = [_map_and_scan(shard_path, maps, shard=i) for i, shard_path in enumerate(paths)]
+            check_set(files)
+            return cls(files, maps)
+        except BaseException:
+            for mapped in maps:
+                mapped.close()
+            raise
+
+    @property
+    def architecture(self):
+        """`general.architecture`; GGUFError when absent."""
+        return self.get_str("general.architecture")
+
+    @property
+    def total_bytes(self):
+        """Bytes of all files together."""
+        return sum(file.file_size for file in self.files)
+
+    @property
+    def tensor_bytes(self):
+        """Bytes of all tensors together."""
+        return sum(info.n_bytes for info in self.tensors.values())
+
+    def tensor(self, name, shape=None):
+        """The TensorInfo of a tensor.
+
+        Parameters
+        ----------
+        shape : tuple of int, optional   expected row-major shape; leading ones count for nothing, since
+                                         some writers drop them
+
+        Raises
+        ------
+        GGUFError   no such tensor (similar names are listed), or another shape
+        """
+        info = self.tensors.get(name)
+        if info is None:
+            similar = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.8)
+            hint = f"; found the similar {', '.join(map(quoted, similar))}" if similar else ""
+            raise GGUFError(f"{shown_path(self.path)}: tensor {quoted(name)}: not found, expected to be present{hint}")
+        if shape is not None and _trimmed(info.shape) != _trimmed(shape):
+            raise GGUFError(
+                f"{shown_path(self.files[info.shard].path)}: tensor {quoted(name)}: "
+                f"found shape {info.shape}, expected {tuple(shape)}"
+            )
+        return info
+
+    def weight(self, name, shape=None):
+        """`tensor` for one that is multiplied with: also an UnsupportedError when no kernel has its type."""
+        info = self.tensor(name, shape)
+        require_weight_type(info, self.files[info.shard].path)
+        return info
+
+    def address(self, name):
+        """Address of a tensor's first byte in its mapping; valid while someone refers to the MappedFile."""
+        info = self.tensor(name)
+        return self._map(info).address + info.offset
+
+    def raw(self, name):
+        """A tensor's bytes as they stand in the file.
+
+        Returns
+        -------
+        uint8 (*shape[:-1], row_bytes), read-only; a view that keeps the mapping alive, also after `close`
+        """
+        info = self.tensor(name)
+        flat = np.frombuffer(self._map(info), np.uint8, info.n_bytes, info.offset)
+        return flat.reshape(*info.shape[:-1], info.row_bytes)
+
+    def close(self):
+        """Close the descriptors and let go of the mappings. Views handed out stay valid. Twice is fine."""
+        maps, self.maps = self.maps, []
+        for mapped in maps:
+            mapped.close()
+
+    @property
+    def closed(self):
+        return not self.maps
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def __repr__(self):
+        return f"ModelFile({str(self.path)!r}, {len(self.files)} files, {len(self.tensors)} tensors)"
+
+    def _map(self, info):
+        if not self.maps:
+            raise ClosedError(f"{shown_path(self.path)}: the model file is closed")
+        return self.maps[info.shard]
+
+
+def _map_and_scan(path, maps, *, shard):
+    """Map one file, scan its header through the same descriptor, and append the map to `maps`."""
+    mapped = MappedFile(path)
+    maps.append(mapped)
+    return scan_gguf(mapped.fd, mapped.path, mapped.size, shard=shard)
+
+
+def _trimmed(shape):
+    shape = tuple(shape)
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return shape

@@ -1,0 +1,145 @@
+"""Where a tensor lies in its file, and the checks that a tensor directory has to pass.
+
+Sizes of quant types come from the gguf package. What the kernels can multiply with is a subset of what may
+stand in a file: a tensor of another type is recorded, and refused when it is used as a weight.
+"""
+
+import math
+from dataclasses import dataclass
+
+import gguf
+
+from moeengine.errors import GGUFError, UnsupportedError
+from moeengine.loader.messages import plural, quoted, shown_path
+
+QType = gguf.GGMLQuantizationType
+
+WEIGHT_TYPES = tuple(
+    QType[name]
+    for name in (
+        "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S "
+        "IQ3_XXS IQ3_S IQ4_NL IQ4_XS MXFP4 NVFP4 TQ1_0 TQ2_0"
+    ).split()
+    if name in QType.__members__
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of a model.
+
+    Attributes
+    ----------
+    shape : row-major, last axis contiguous (GGUF's ne reversed): (X, R, C) for expert banks
+    offset : bytes from the start of its file
+    shard : index of its file in the model
+    """
+
+    name: str
+    qtype: gguf.GGMLQuantizationType
+    shape: tuple[int, ...]
+    offset: int
+    n_bytes: int
+    shard: int = 0
+
+    @property
+    def row_bytes(self):
+        """Bytes of one row (the last axis)."""
+        block, block_bytes = gguf.GGML_QUANT_SIZES[self.qtype]
+        return self.shape[-1] // block * block_bytes
+
+
+def supported_types():
+    """Names and ids of the weight types, for messages."""
+    return ", ".join(f"{t.name} ({t.value})" for t in WEIGHT_TYPES)
+
+
+def qtype_of(type_id, name, path):
+    """The quant type with this id; UnsupportedError naming tensor, id and the supported types otherwise."""
+    try:
+        qtype = QType(type_id)
+        gguf.GGML_QUANT_SIZES[qtype]
+    except (ValueError, KeyError):
+        raise UnsupportedError(
+            f"{shown_path(path)}: tensor {quoted(name)}: found quant type {type_id}, which is not known here; "
+            f"expected one of {supported_types()}; the file may need a newer version of moeengine"
+        ) from None
+    return qtype
+
+
+def require_weight_type(info, path):
+    """Raise UnsupportedError unless the kernels can multiply with a tensor of this type."""
+    if info.qtype not in WEIGHT_TYPES:
+        raise UnsupportedError(
+            f"{shown_path(path)}: tensor {quoted(info.name)}: found type {info.qtype.name} ({info.qtype.value}) "
+            f"for a weight, expected one of {supported_types()}"
+        )
+
+
+def tensor_bytes(qtype, shape, name, path):
+    """Size of a tensor in bytes.
+
+    Raises
+    ------
+    GGUFError   the row length is no multiple of the type's block
+    """
+    block, block_bytes = gguf.GGML_QUANT_SIZES[qtype]
+    if shape[-1] % block:
+        raise GGUFError(
+            f"{shown_path(path)}: tensor {quoted(name)}: found rows of {shape[-1]} elements, "
+            f"expected a multiple of {block}, the block of {qtype.name}"
+        )
+    return math.prod(shape) // block * block_bytes
+
+
+def check_layout(infos, *, path, data_offset, alignment, file_size):
+    """Check that every tensor is aligned, lies inside the file and shares no byte with another.
+
+    Raises
+    ------
+    GGUFError   names the tensor, its byte range and the limit it breaks
+    """
+    for info in infos:
+        where = f"{shown_path(path)}: tensor {quoted(info.name)}"
+        if (info.offset - data_offset) % alignment:
+            raise GGUFError(f"{where}: found offset {info.offset - data_offset}, expected a multiple of {alignment}")
+        if info.offset + info.n_bytes > file_size:
+            raise GGUFError(
+                f"{where}: found bytes {info.offset} to {info.offset + info.n_bytes}, expected them inside the file "
+                f"of {plural(file_size, 'byte')}; the file is cut off or damaged"
+            )
+    in_order = sorted(infos, key=lambda info: info.offset)
+    for info, following in zip(in_order, in_order[1:], strict=False):
+        room = following.offset - info.offset
+        if room < info.n_bytes:
+            raise GGUFError(
+                f"{shown_path(path)}: tensors {quoted(info.name)} and {quoted(following.name)} overlap: found the "
+                f"second at byte {following.offset}, expected it at byte {info.offset + info.n_bytes} or later"
+                f"{_other_type_hint(info, room, alignment)}"
+            )
+        if room > _padded(info.n_bytes, alignment) and (hint := _other_type_hint(info, room, alignment)):
+            raise GGUFError(
+                f"{shown_path(path)}: tensor {quoted(info.name)}: found {room} bytes up to the next tensor, "
+                f"expected {info.n_bytes} for type {info.qtype.name} ({info.qtype.value}){hint}"
+            )
+
+
+def _other_type_hint(info, room, alignment):
+    """A remark when the room that a quantized tensor has is exactly right for another quantized type.
+
+    Some programs number newer types differently, and such a file would otherwise load as noise.
+    """
+    if gguf.GGML_QUANT_SIZES[info.qtype][0] == 1:
+        return ""
+    for qtype, (block, block_bytes) in gguf.GGML_QUANT_SIZES.items():
+        if qtype != info.qtype and block > 1 and info.shape[-1] % block == 0:
+            if _padded(math.prod(info.shape) // block * block_bytes, alignment) == room:
+                return (
+                    f"; {room} bytes would fit {qtype.name} ({qtype.value}): "
+                    "the file may number its quant types differently"
+                )
+    return ""
+
+
+def _padded(n, alignment):
+    return -(-n // alignment) * alignment
