@@ -74,7 +74,7 @@ cdef extern from "moe_table.h":
                         uint16_t *tiles, size_t k_tile_stride) noexcept nogil
         void (*attention)(const moe_attn *a) noexcept nogil
         void (*attention_segment)(const moe_attn *a, size_t segment, float *partial) noexcept nogil
-        void (*attention_merge)(const moe_attn *a, size_t n_segments, const float *partial,
+        void (*attention_merge)(const moe_attn *a, size_t n_segments, float *partial,
                                 size_t segment_stride) noexcept nogil
         size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v) noexcept nogil
 

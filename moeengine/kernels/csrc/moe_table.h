@@ -131,9 +131,8 @@ typedef struct moe_isa {
     void (*attention_segment)(const moe_attn *a, size_t segment, float *partial);
     /* out from the partial results of segments 0 .. n_segments-1 (segment s at partial + s *
      * segment_stride floats; those after a row's n_kv may be left out by a smaller n_segments). The
-     * same bytes as `attention`. Uses head_dim_v, n_q, out and sink of a. */
-    void (*attention_merge)(const moe_attn *a, size_t n_segments, const float *partial,
-                            size_t segment_stride);
+     * same bytes as `attention`. Uses head_dim_v, n_q, out and sink of a. Segment 0 is overwritten. */
+    void (*attention_merge)(const moe_attn *a, size_t n_segments, float *partial, size_t segment_stride);
     /* the same size serves attention and attention_segment */
     size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v);
 } moe_isa;
