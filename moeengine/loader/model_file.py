@@ -49,7 +49,7 @@ class ModelFile(TypedMetadata):
         SupplyError         a file cannot be mapped
         """
         path = absolute(path)
-        if path.is_dir():
+        if os.path.isdir(path):
             path = model_in_folder(path)
         maps = []
         try:

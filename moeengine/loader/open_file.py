@@ -36,7 +36,11 @@ def open_regular(path):
 
 def absolute(path):
     """The path as an absolute one, symlinks kept; TypeError when it is no path at all."""
-    return Path(os.path.abspath(os.fsdecode(os.fspath(path))))
+    path = os.fsdecode(path)
+    try:
+        return Path(os.path.abspath(path))
+    except OSError as err:
+        raise GGUFError(f"{shown_path(path)}: cannot find the current folder: {err.strerror}") from None
 
 
 def _reason(err):

@@ -10,18 +10,13 @@ from dataclasses import dataclass
 import gguf
 
 from moeengine.errors import GGUFError, UnsupportedError
+from moeengine.kernels.table import quant_types
 from moeengine.loader.messages import plural, quoted, shown_path
 
 QType = gguf.GGMLQuantizationType
 
-WEIGHT_TYPES = tuple(
-    QType[name]
-    for name in (
-        "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S "
-        "IQ3_XXS IQ3_S IQ4_NL IQ4_XS MXFP4 NVFP4 TQ1_0 TQ2_0"
-    ).split()
-    if name in QType.__members__
-)
+# What the kernels can multiply with, as far as the installed gguf package knows it.
+WEIGHT_TYPES = tuple(QType[name] for name in quant_types() if name in QType.__members__)
 
 
 @dataclass(frozen=True, slots=True)
