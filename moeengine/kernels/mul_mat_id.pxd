@@ -14,11 +14,12 @@ cdef struct ExpertPlan:
 
 # Where the bytes of a bank come from. A NULL function is a step that this supply does not need.
 # `ie` is a local expert id of the plan. advise, ready and release see the used experts in ascending order.
+# The member that advises and releases is not waited for: another one may already ask `ready` for the next expert.
 cdef struct ExpertHooks:
     void *arg
     int64_t n_ahead     # advise(expert[i + n_ahead]) is called before expert[i] is computed
     int64_t n_behind    # release(expert[i - n_behind]) is called after expert[i] was computed
-    # A hint, one call an expert, by one team member.
+    # A hint: one call an expert, by one team member, which does it before its own part of the expert.
     void (*advise)(void *arg, int32_t ie) noexcept nogil
     # Waits until the slice can be read and returns its first byte; NULL when it cannot be had. Every
     # team member that computes a part of the expert calls it, so it must be safe to call at once.

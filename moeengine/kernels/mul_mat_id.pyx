@@ -160,10 +160,11 @@ cdef void _call_advise(void *arg, int32_t ie) noexcept with gil:
 cdef const char *_call_ready(void *arg, int32_t ie) noexcept with gil:
     cdef _CallableHooks h = <_CallableHooks>arg
     try:
-        return NULL if h.ready(ie) is False else h.bank + ie * h.bank_stride
+        if h.ready(ie) is not False:
+            return h.bank + ie * h.bank_stride
     except BaseException as err:
         h.error = err
-        return NULL
+    return NULL
 
 
 cdef void _call_release(void *arg, int32_t ie) noexcept with gil:

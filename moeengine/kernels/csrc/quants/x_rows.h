@@ -83,6 +83,12 @@ static void quantize_row_q8_K(size_t n, const float *x, void *y) {
     }
 }
 
+/* v rounded to fp16; a number too large for fp16 is kept as it is, where llama.cpp has infinity */
+MOE_INLINE float moe_round_half(float v) {
+    float f = f32_from_f16(f16_from_f32(v));
+    return f > FLT_MAX || f < -FLT_MAX ? v : f;
+}
+
 static void quantize_row_q8_0(size_t n, const float *x, void *y) {
     int8_t *q = y;
     float *d = (float *)(q + n), *s = d + n / 32;
@@ -101,8 +107,8 @@ static void quantize_row_q8_0(size_t n, const float *x, void *y) {
             }
         }
         float scale = max / 127.0f;
-        d[b] = f32_from_f16(f16_from_f32(scale));
-        s[b] = f32_from_f16(f16_from_f32(scale * (float)sum));
+        d[b] = moe_round_half(scale);
+        s[b] = moe_round_half(scale * (float)sum);
         sums[b] = sum;
     }
 }
