@@ -1,0 +1,217 @@
+"""Settings: what each means, its default, and the check that refuses a wrong one.
+
+Frozen dataclasses; whoever holds one knows that it is valid. Field names are the names of the
+command line's options and of the keyword arguments of `Engine` and its calls.
+"""
+
+import difflib
+import math
+import operator
+from dataclasses import dataclass, field, fields
+
+from moeengine.errors import ConfigError
+
+N_CTX_DEFAULT = 4096  # tokens, where neither the caller nor a shorter model says otherwise
+N_UBATCH_DEFAULT = 4096  # tokens: each expert slice is read once a chunk
+MOE_MODES = ("auto", "mmap", "sweep-prefill", "prefetch", "stream")
+MOE_MODES_READY = ("auto", "mmap")
+
+
+def _refuse(name, value, expected):
+    raise ConfigError(f"{name}: found {value!r}, expected {expected}")
+
+
+def _integer(name, value, low, high=None):
+    expected = f"an integer of at least {low}" if high is None else f"an integer {low} to {high}"
+    if isinstance(value, bool):
+        _refuse(name, value, expected)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        _refuse(name, value, expected)
+    if number < low or (high is not None and number > high):
+        _refuse(name, value, expected)
+    return number
+
+
+def _number(name, value, low, high=math.inf):
+    expected = f"a finite number from {low:g}" + (f" to {high:g}" if high < math.inf else " up")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        _refuse(name, value, expected)
+    if isinstance(value, (bool, str)) or not math.isfinite(number) or not low <= number <= high:
+        _refuse(name, value, expected)
+    return number
+
+
+def _one_of(name, value, allowed):
+    if value not in allowed:
+        _refuse(name, value, "one of " + ", ".join(allowed))
+
+
+def _check_names(given, names):
+    """Refuse a setting that does not exist; names the nearest one that does."""
+    for name in given:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ConfigError(
+                f"{name}: found an unknown setting, expected one of {', '.join(sorted(names))}{hint}"
+            )
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How a model is loaded and run. None of this changes a logit.
+
+    n_ctx : int or None      tokens a timeline can hold; None: min(the model's own, 4096)
+    n_threads : int or None  compute threads; None: min(affinity, cgroup quota, physical cores).
+                             No environment variable is consulted.
+    n_ubatch : int or None   tokens computed together in a prompt; bounded by n_ctx; None: 4096
+    moe_mode : str           how expert bytes reach the kernels; `mmap` leaves it to the page cache
+    force_pre : str or None  pre-tokenizer to use in place of the one the file names
+    """
+
+    n_ctx: int | None = None
+    n_threads: int | None = None
+    n_ubatch: int | None = None
+    moe_mode: str = "auto"
+    force_pre: str | None = None
+
+    def __post_init__(self):
+        for name, high in (("n_ctx", 2**31 - 1), ("n_threads", 1024), ("n_ubatch", 2**31 - 1)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _integer(name, getattr(self, name), 1, high))
+        _one_of("moe_mode", self.moe_mode, MOE_MODES)
+        if self.moe_mode not in MOE_MODES_READY:
+            raise ConfigError(
+                f"moe_mode: {self.moe_mode!r} is not available yet, "
+                f"expected one of {', '.join(MOE_MODES_READY)}"
+            )
+
+    @classmethod
+    def of(cls, settings):
+        """From a dict of field names. ConfigError: unknown name, or a value out of range."""
+        _check_names(settings, [f.name for f in fields(cls)])
+        return cls(**settings)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is drawn. The steps run in the order of the fields below.
+
+    logit_bias : dict        token id -> number added to its logit; -inf bans the token
+    repeat_penalty : float   logits of recent tokens are divided by it (multiplied where negative);
+                             1 = off
+    frequency_penalty, presence_penalty : float
+                             subtracted from a recent token's logit: once an occurrence, once in all
+    repeat_last_n : int      how many of the last tokens, prompt included, the penalties look at;
+                             -1 = the whole context, 0 = penalties off
+    top_k : int              keep the k best; 0 = all
+    top_p : float            keep the fewest best whose probabilities sum to top_p; 1 = all
+    min_p : float            keep those at least min_p times as likely as the best; 0 = all
+    temperature : float      logits are divided by it before the draw; 0 = the best, ties to the
+                             lowest id
+    seed : int or None       equal seeds give equal draws; None: random, told in the result
+    """
+
+    logit_bias: dict = field(default_factory=dict)
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_last_n: int = 64
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    temperature: float = 0.8
+    seed: int | None = None
+
+    def __post_init__(self):
+        checked = {
+            "logit_bias": _logit_bias(self.logit_bias),
+            "repeat_penalty": _number("repeat_penalty", self.repeat_penalty, 1e-6),
+            "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -1e6),
+            "presence_penalty": _number("presence_penalty", self.presence_penalty, -1e6),
+            "repeat_last_n": _integer("repeat_last_n", self.repeat_last_n, -1),
+            "top_k": _integer("top_k", self.top_k, 0),
+            "top_p": _number("top_p", self.top_p, 0, 1),
+            "min_p": _number("min_p", self.min_p, 0, 1),
+            "temperature": _number("temperature", self.temperature, 0),
+        }
+        if self.seed is not None:
+            checked["seed"] = _integer("seed", self.seed, 0, 2**64 - 1)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+def _logit_bias(value):
+    if not isinstance(value, dict):
+        _refuse("logit_bias", value, "a dict of token id -> number")
+    bias = {}
+    for token, number in value.items():
+        token = _integer("logit_bias", token, 0)
+        if number == -math.inf:
+            bias[token] = -math.inf
+        else:
+            bias[token] = _number(f"logit_bias[{token}]", number, -1e9)
+    return bias
+
+
+def _stop_strings(value):
+    expected = "a text or a list of texts, none of them empty"
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, (list, tuple)):
+        _refuse("stop", value, expected)
+    if not all(isinstance(s, str) and s for s in value):
+        _refuse("stop", value, expected)
+    return tuple(dict.fromkeys(value))
+
+
+@dataclass(frozen=True)
+class GenerationParams:
+    """One request for text, beside its prompt.
+
+    max_tokens : int         new tokens at most; 0 = only process the prompt, -1 = until the context
+                             is full
+    stop : str or list       texts that end the answer; they and what follows are left out
+    logprobs : int           how many alternatives to report a token, with their log-probabilities;
+                             never changes what is drawn
+    ignore_eos : bool        go on after an end-of-generation token
+    add_special : bool       put the model's BOS (and EOS, where it wants one) around a text prompt
+    parse_special : bool     text of a prompt that spells a control token becomes that token;
+                             never applies to what users say in a chat
+    sampling : SamplingParams
+    """
+
+    max_tokens: int = 256
+    stop: tuple = ()
+    logprobs: int = 0
+    ignore_eos: bool = False
+    add_special: bool = True
+    parse_special: bool = True
+    sampling: SamplingParams = SamplingParams()
+
+    def __post_init__(self):
+        object.__setattr__(self, "max_tokens", _integer("max_tokens", self.max_tokens, -1))
+        object.__setattr__(self, "logprobs", _integer("logprobs", self.logprobs, 0, 1000))
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        if not isinstance(self.sampling, SamplingParams):
+            _refuse("sampling", self.sampling, "SamplingParams")
+
+    @classmethod
+    def of(cls, settings):
+        """From one flat dict that may name fields of this class and of SamplingParams.
+
+        None means the default. ConfigError: unknown name, or a value out of range.
+        """
+        sampling = {f.name for f in fields(SamplingParams)}
+        _check_names(settings, {f.name for f in fields(cls)} | sampling)
+        given = {k: v for k, v in settings.items() if k in sampling and v is not None}
+        rest = {k: v for k, v in settings.items() if k not in sampling and v is not None}
+        if given and "sampling" in rest:
+            raise ConfigError(
+                f"sampling: found it together with {', '.join(given)}, expected one or the other"
+            )
+        return cls(**rest, **({"sampling": SamplingParams(**given)} if given else {}))
