@@ -1,0 +1,104 @@
+"""A timeline in a file: tokens and KV cache of a Session.
+
+    offset  bytes  field
+         0      8  magic "MOEKV001"
+         8      4  n, little-endian
+        12      n  JSON: model (fingerprint), n_tokens, parts (bytes of each), crc32 of what follows
+      12+n         tokens, int32 little-endian, then the parts
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from moeengine.errors import ConfigError
+
+MAGIC = b"MOEKV001"
+MAX_HEADER_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class SavedTimeline:
+    """tokens : list of int; parts : list of memoryview, the KV cache as the context gave it."""
+
+    tokens: list
+    parts: list
+
+    def restore(self, context):
+        context.load_kv(len(self.tokens), self.parts)
+
+
+def fingerprint(model_file):
+    """Hex digest that two model files share only if their tensors do: names, types, first bytes."""
+    digest = hashlib.sha256(model_file.architecture.encode())
+    for name, info in sorted(model_file.tensors.items()):
+        digest.update(f"{name} {int(info.qtype)} {info.shape} {info.n_bytes}\n".encode())
+        digest.update(model_file.raw(name).reshape(-1)[:64].tobytes())
+    return digest.hexdigest()
+
+
+def save(path, model_file, tokens, context):
+    """Write the file beside `path` and move it there: whole or not at all. OSError."""
+    path = Path(path)
+    ids = np.asarray(tokens, "<i4")
+    parts = [memoryview(p).cast("B") for p in context.save_kv(len(tokens))]
+    crc = 0
+    for data in (ids.tobytes(), *parts):
+        crc = zlib.crc32(data, crc)
+    header = json.dumps({
+        "model": fingerprint(model_file),
+        "n_tokens": len(tokens),
+        "parts": [p.nbytes for p in parts],
+        "crc32": crc,
+    }).encode()
+    fd, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            for data in (MAGIC, len(header).to_bytes(4, "little"), header, ids.tobytes(), *parts):
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load(path, model_file, n_vocab):
+    """SavedTimeline of a file. ConfigError: not such a file, damaged, or of another model."""
+    data = memoryview(Path(path).read_bytes())
+
+    def refuse(found, expected):
+        raise ConfigError(f"{path}: found {found}, expected {expected}")
+
+    if bytes(data[:8]) != MAGIC:
+        refuse(f"{bytes(data[:8])!r} at its start", f"{MAGIC!r}, a saved session")
+    n_header = int.from_bytes(data[8:12], "little")
+    if n_header > min(MAX_HEADER_BYTES, len(data) - 12):
+        refuse(f"a header of {n_header} bytes", f"at most {max(len(data) - 12, 0)}")
+    body = data[12 + n_header :]
+    try:
+        header = json.loads(bytes(data[12 : 12 + n_header]))
+        model, crc = header["model"], header["crc32"]
+        sizes = [header["n_tokens"] * 4, *header["parts"]]
+        if not all(type(n) is int and n >= 0 for n in sizes):
+            raise TypeError
+    except (ValueError, KeyError, TypeError):
+        refuse("a damaged header", "JSON with model, n_tokens, parts and crc32")
+    if sum(sizes) != len(body):
+        refuse(f"{len(body)} bytes after the header", f"{sum(sizes)}")
+    if zlib.crc32(body) != crc:
+        refuse("a checksum that does not match", "the bytes that were saved")
+    if model != fingerprint(model_file):
+        refuse(f"the session of another model ({model[:12]})", f"{fingerprint(model_file)[:12]}")
+    ids, *parts = (body[end - n : end] for n, end in zip(sizes, np.cumsum(sizes).tolist()))
+    tokens = np.frombuffer(ids, "<i4").tolist()
+    if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
+        refuse("token ids outside the vocabulary", f"0 to {n_vocab - 1}")
+    return SavedTimeline(tokens, parts)

@@ -1,0 +1,67 @@
+"""Prompts of every kind, text, token ids or chat messages, become token ids."""
+
+import operator
+
+from moeengine.errors import ConfigError
+
+
+def token_ids(tokens, n_vocab):
+    """A new list of int. ConfigError: not a sequence of integers 0 <= id < n_vocab."""
+    ids = []
+    try:
+        for token in tokens:
+            if isinstance(token, (bool, str)):
+                raise TypeError
+            ids.append(operator.index(token))
+    except TypeError:
+        raise ConfigError(f"tokens: found {_short(tokens)}, expected a list of token ids") from None
+    if ids and (min(ids) < 0 or max(ids) >= n_vocab):
+        wrong = next(i for i in ids if not 0 <= i < n_vocab)
+        raise ConfigError(f"tokens: found id {wrong}, expected 0 to {n_vocab - 1}")
+    return ids
+
+
+def is_messages(prompt):
+    return isinstance(prompt, (list, tuple)) and len(prompt) > 0 and isinstance(prompt[0], dict)
+
+
+def prompt_tokens(runtime, prompt, params):
+    """Token ids of a prompt.
+
+    prompt : str, sequence of int, or list of {"role": str, "content": str}
+    params : GenerationParams
+
+    An empty prompt is the BOS token alone. ConfigError: the vocabulary has none, or it is no prompt.
+    """
+    if isinstance(prompt, str):
+        ids = runtime.tokenizer().encode(
+            prompt, add_special=params.add_special, parse_special=params.parse_special
+        )
+    elif is_messages(prompt):
+        ids = chat_tokens(runtime, prompt)
+    else:
+        ids = prompt
+    ids = token_ids(ids, runtime.hparams.n_vocab)
+    if not ids:
+        bos_id = runtime.tokenizer().bos_id
+        if bos_id is None:
+            raise ConfigError(
+                "prompt: found no token, expected at least one; there is no BOS to begin with"
+            )
+        ids = [bos_id]
+    return ids
+
+
+def chat_tokens(runtime, messages):
+    """Token ids of a conversation in the model's own template, ready for the assistant's answer."""
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ConfigError(
+                f"messages[{i}]: found {_short(message)}, expected a dict with role and content"
+            )
+    return runtime.chat_template().encode(messages)
+
+
+def _short(value):
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,207 @@
+"""What the sessions of one Engine share: weights, team of threads, tokenizer, counters.
+
+`forward` is the only way to the compiled model: one pass at a time over the team, interruptible.
+"""
+
+import functools
+import logging
+import threading
+import time
+import weakref
+
+from moeengine.blas import OneBlasThread
+from moeengine.config import N_CTX_DEFAULT, N_UBATCH_DEFAULT
+from moeengine.errors import CancelledError, ClosedError
+from moeengine.machine import default_n_threads
+from moeengine.stats import Counters
+from moeengine.turns import Call, Cancellations, Turns, run_interruptibly
+
+logger = logging.getLogger("moeengine")
+
+LONG_STEP_S = 0.1  # a pass shorter than this may delay Ctrl-C; a thread for each would cost more
+
+
+class Runtime:
+    """A loaded model at work. Holds no session, so that dropping the Engine frees everything.
+
+    model_file : ModelFile
+    model : graph Model
+    team : kernels.threads.Team
+    config : EngineConfig
+    """
+
+    def __init__(self, model_file, model, team, config):
+        self.model_file = model_file
+        self.model = model
+        self.team = team
+        self.config = config
+        self.hparams = model.hparams
+        self.n_ctx = config.n_ctx or min(self.hparams.n_ctx_train, N_CTX_DEFAULT)
+        self.counters = Counters()
+        self.cancellations = Cancellations()
+        self.one_blas_thread = OneBlasThread()
+        self.is_closed = False
+        self._sessions = weakref.WeakSet()
+        self._turns = Turns()  # of the team
+        self._running = None  # the context in a forward pass
+        self._last_step_s = LONG_STEP_S
+        self._tokenizer = None
+        self._chat_template = None
+        if self.n_ctx > self.hparams.n_ctx_train:
+            logger.warning(
+                "n_ctx is %d; the model was trained for %d and may degrade past that",
+                self.n_ctx, self.hparams.n_ctx_train,
+            )
+
+    @classmethod
+    def load(cls, model_path, config):
+        """Open and check the file, resolve every tensor, make the team.
+
+        Raises
+        ------
+        GGUFError, UnsupportedError, ConfigError, OSError
+        """
+        from moeengine import graph
+        from moeengine.kernels.threads import Team
+        from moeengine.loader.model_file import ModelFile
+
+        model_file = ModelFile.open(model_path)
+        try:
+            model = graph.load_model(model_file)
+            team = Team(config.n_threads or default_n_threads())
+            return cls(model_file, model, team, config)
+        except BaseException:
+            model_file.close()
+            raise
+
+    def new_call(self, *cancellations):
+        self.check_open()
+        return Call(self.cancellations, *cancellations)
+
+    def new_context(self, session, n_ctx):
+        """Graph context of `session`: its KV cache and scratch memory."""
+        self.check_open()
+        n_ubatch = min(self.config.n_ubatch or N_UBATCH_DEFAULT, n_ctx)
+        context = self.model.new_context(n_ctx=n_ctx, n_ubatch=n_ubatch, team=self.team)
+        self._sessions.add(session)
+        return context, n_ubatch
+
+    def forward(self, context, tokens, n_past, outputs, logits, call):
+        """One chunk through the model.
+
+        Parameters
+        ----------
+        context : graph Context
+        tokens : int32 (T,)          1 <= T <= n_ubatch
+        n_past : int                 tokens of the context that stay
+        outputs : {"last", "all", "none"}
+        logits : float32 (1 or T, V) written according to `outputs`
+        call : Call
+
+        Raises
+        ------
+        CancelledError               the context holds its first n_past tokens
+        ClosedError, NumericError
+        """
+        work = functools.partial(context.forward, tokens, n_past, outputs, logits)
+        with self._turns.take(call):
+            self._running = context
+            try:
+                self._run(work, context, len(tokens), call)
+            finally:
+                self._running = None
+
+    def _run(self, work, context, n_tokens, call):
+        start = time.perf_counter()
+        while True:
+            # after _running is set: a cancel() either is seen here or reaches the context
+            self.check_open()
+            if call.is_cancelled():
+                raise CancelledError("cancelled")
+            try:
+                if n_tokens > 1 or self._last_step_s >= LONG_STEP_S:
+                    run_interruptibly(work, context.cancel, call)
+                else:
+                    work()
+                break
+            except CancelledError:
+                if call.is_cancelled():
+                    raise
+                # meant for a pass that ended just before
+        seconds = time.perf_counter() - start
+        if n_tokens == 1:
+            self._last_step_s = seconds
+        self.counters.count_forward(n_tokens, seconds)
+
+    def cancel(self, context=None):
+        """End the calls of all sessions, or of the one with `context`, soon."""
+        if context is None:
+            self.cancellations.n += 1
+        running = self._running
+        if running is not None and context in (None, running):
+            running.cancel()
+
+    def check_open(self):
+        if self.is_closed:
+            raise ClosedError("engine: found it closed, expected it open")
+
+    def tokenizer(self):
+        """The model's tokenizer, made at first use: token ids alone do not need one.
+
+        Raises
+        ------
+        UnsupportedError, GGUFError
+        """
+        self.check_open()
+        if self._tokenizer is None:
+            from moeengine.tokenizer import Tokenizer
+
+            self._tokenizer = Tokenizer.from_gguf(self.model_file, force_pre=self.config.force_pre)
+        return self._tokenizer
+
+    def stats(self):
+        """Plain values: settings, model, machine, counters."""
+        from moeengine.kernels.table import isa
+
+        hp = self.hparams
+        return {
+            "n_ctx": self.n_ctx,
+            "n_threads": self.team.n_threads,
+            "moe_mode": "mmap",
+            "isa": isa()["active"],
+            "arch": hp.arch,
+            "n_layer": hp.n_layer,
+            "n_embd": hp.n_embd,
+            "n_vocab": hp.n_vocab,
+            "n_expert": hp.n_expert,
+            "n_expert_used": hp.n_expert_used,
+            "file_bytes": self.model_file.total_bytes,
+            **self.counters.as_dict(),
+        }
+
+    def chat_template(self):
+        """The template the file carries. UnsupportedError: it has none."""
+        if self._chat_template is None:
+            from moeengine.tokenizer import ChatTemplate
+
+            self._chat_template = ChatTemplate.from_gguf(self.model_file, self.tokenizer())
+        return self._chat_template
+
+    def close(self):
+        """End all calls, wait for the pass at work, free everything. Again: nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.cancel()
+        for session in list(self._sessions):
+            session.close()
+        self.release()
+
+    def release(self):
+        """After close: let go of the model once no session is at work any more."""
+        if not self.is_closed or any(s.has_context for s in list(self._sessions)):
+            return
+        model_file, self.model_file = self.model_file, None
+        self.model = self.team = self._tokenizer = self._chat_template = None
+        if model_file is not None:
+            model_file.close()

@@ -1,0 +1,291 @@
+"""A Session is one timeline of tokens over shared weights: it owns a KV cache, and what it holds."""
+
+import contextlib
+import logging
+
+import numpy as np
+
+from moeengine import kv_file, prompts
+from moeengine.config import GenerationParams
+from moeengine.errors import (
+    CancelledError,
+    ClosedError,
+    ConfigError,
+    ContextOverflowError,
+    UnsupportedError,
+)
+from moeengine.generation import Generation, Stream
+from moeengine.turns import Call, Cancellations, Turns
+
+logger = logging.getLogger("moeengine")
+
+
+class Session:
+    """One timeline. Made by `Engine.session()`; several may be used from several threads.
+
+    Calls on one Session from several threads take turns. A call that was cancelled or interrupted
+    leaves the timeline at the last chunk that was complete, and usable.
+    """
+
+    def __init__(self, runtime, n_ctx=None):
+        self._runtime = runtime
+        self._tokens = []  # what the context holds; a list, shortened before it is overwritten
+        self._follower = None  # the generation that the timeline follows, until another call
+        self._turns = Turns()
+        self._cancellations = Cancellations()
+        self._is_closed = False
+        self._context = None
+        n_ctx = runtime.n_ctx if n_ctx is None else n_ctx
+        self._context, self.n_ubatch = runtime.new_context(self, n_ctx)
+        self._n_ctx = n_ctx
+        self._logits = np.empty((1, runtime.hparams.n_vocab), np.float32)
+
+    # -- the timeline -------------------------------------------------------------------------
+
+    @property
+    def n_ctx(self):
+        """Tokens the timeline can hold."""
+        return self._n_ctx
+
+    @property
+    def n_past(self):
+        """Tokens the timeline holds."""
+        return len(self._tokens)
+
+    @property
+    def tokens(self):
+        """The tokens of the timeline, a new list."""
+        return list(self._tokens)
+
+    def eval(self, tokens):
+        """Append tokens to the timeline.
+
+        Parameters
+        ----------
+        tokens : sequence of int     at least one, each below n_vocab
+
+        Returns
+        -------
+        logits : float32 (V,)        after the last; yours to keep
+
+        Raises
+        ------
+        ConfigError                  no token, or one outside the vocabulary
+        ContextOverflowError         they do not fit; nothing was computed
+        CancelledError, ClosedError, NumericError
+        """
+        tokens = prompts.token_ids(tokens, self._runtime.hparams.n_vocab)
+        if not tokens:
+            raise ConfigError("tokens: found none, expected at least one")
+        with self.work() as call:
+            self.check_fits(len(self._tokens) + len(tokens))
+            self._follower = None
+            return self._append(tokens, call).copy()
+
+    def rewind(self, n):
+        """Keep the first n tokens of the timeline and forget the rest. ConfigError: n > n_past."""
+        with self.work():
+            if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= len(self._tokens):
+                raise ConfigError(f"n: found {n!r}, expected an integer 0 to {len(self._tokens)}")
+            self._follower = None
+            del self._tokens[n:]
+
+    def save(self, path):
+        """Write the timeline and its KV cache to a file, whole or not at all.
+
+        Raises
+        ------
+        OSError, ClosedError
+        """
+        with self.work():
+            kv_file.save(path, self._runtime.model_file, self._tokens, self._context)
+
+    def load(self, path):
+        """Replace the timeline by one that `save` wrote with the same model.
+
+        Raises
+        ------
+        ConfigError                  not such a file, damaged, or of another model
+        ContextOverflowError         it holds more tokens than n_ctx
+        OSError, ClosedError
+        """
+        with self.work():
+            runtime = self._runtime
+            saved = kv_file.load(path, runtime.model_file, runtime.hparams.n_vocab)
+            self.check_fits(len(saved.tokens))
+            self._follower = None
+            self._tokens.clear()  # first: a failure below leaves an empty timeline
+            saved.restore(self._context)
+            self._tokens += saved.tokens
+
+    # -- text ---------------------------------------------------------------------------------
+
+    def stream(self, prompt, *, progress=None, **settings):
+        """A Stream of the answer's pieces; nothing is computed before the first is asked for.
+
+        Parameters and errors as in `Engine.complete`.
+        """
+        runtime = self._runtime
+        call = runtime.new_call(self._cancellations)
+        params = GenerationParams.of(settings)
+        tokens = prompts.prompt_tokens(runtime, prompt, params)
+        generation = Generation(
+            tokens, params, tokenizer=self._tokenizer_for(prompt, params), call=call,
+            n_vocab=runtime.hparams.n_vocab, n_ctx=self._n_ctx, progress=progress,
+        )
+        return Stream(self, generation)
+
+    def complete(self, prompt, *, progress=None, **settings):
+        """The answer with all that is known about it: a Completion. See `Engine.complete`."""
+        stream = self.stream(prompt, progress=progress, **settings)
+        with self._runtime.one_blas_thread:
+            for _ in stream:
+                pass
+        return stream.result
+
+    def generate(self, prompt, *, stream=False, progress=None, **settings):
+        """The text of `complete`, or with stream=True a Stream of its pieces."""
+        self._runtime.tokenizer()  # text is asked for: say at once if there is none
+        if stream:
+            return self.stream(prompt, progress=progress, **settings)
+        return self.complete(prompt, progress=progress, **settings).text
+
+    def chat(self, messages, *, stream=False, progress=None, **settings):
+        """`generate` for a conversation: a list of {"role", "content"} in the model's template."""
+        if not prompts.is_messages(messages):
+            raise ConfigError("messages: found no list of dicts, expected role and content in each")
+        return self.generate(messages, stream=stream, progress=progress, **settings)
+
+    def cancel(self):
+        """End what is under way on this session soon, from any thread. Nothing under way: nothing."""
+        self._cancellations.n += 1
+        self._runtime.cancel(self._context)
+
+    def _tokenizer_for(self, prompt, params):
+        """The tokenizer; None where it is missing and token ids were given, without stop strings."""
+        try:
+            return self._runtime.tokenizer()
+        except UnsupportedError as error:
+            if isinstance(prompt, str) or prompts.is_messages(prompt) or params.stop:
+                raise
+            logger.warning("token ids only, no text: %s", error)
+            return None
+
+    # -- for Generation and Stream ------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def work(self, call=None, *, lease=False):
+        """The turn on this timeline, for `call` or a new one; yields the call."""
+        call = call or self._runtime.new_call(self._cancellations)
+        try:
+            with self._turns.take(call, lease=lease), self._runtime.one_blas_thread:
+                try:
+                    self.check_open()
+                    yield call
+                finally:
+                    if self._is_closed or self._runtime.is_closed:
+                        self._drop()
+        except CancelledError:
+            self.check_open()  # closed from another thread: say that rather than "cancelled"
+            raise
+
+    def follow(self, generation):
+        """Bring the timeline to the prompt and tokens of `generation`, computing what it lacks.
+
+        Returns logits, float32 (V,), valid until the next call. The caller has the turn.
+        """
+        call = generation.call
+        if call.is_cancelled():
+            raise CancelledError("cancelled")
+        if self._follower is call:  # nobody came between: only the last token is new
+            return self._append(generation.tokens[-1:], call)
+        wanted = generation.prompt + generation.tokens
+        n_reused = min(_common_prefix(self._tokens, wanted), len(wanted) - 1)
+        logger.info(
+            "prompt of %d tokens: %d reused, %d to compute",
+            len(wanted), n_reused, len(wanted) - n_reused,
+        )
+        if not generation.tokens:
+            generation.n_reused = n_reused
+            self._runtime.counters.n_generations += 1
+            self._runtime.counters.n_reused_tokens += n_reused
+        self._follower = None
+        del self._tokens[n_reused:]
+        logits = self._append(wanted[n_reused:], call, generation.progress)
+        self._follower = call
+        return logits
+
+    def logits(self, tokens, n_ubatch, call):
+        """Logits after every token, float32 (T, V), from a timeline begun anew. Caller has the turn."""
+        self.check_fits(len(tokens))
+        self._follower = None
+        self._tokens.clear()
+        out = np.empty((len(tokens), self._runtime.hparams.n_vocab), np.float32)
+        for begin in range(0, len(tokens), n_ubatch):
+            rows = slice(begin, begin + n_ubatch)
+            self._forward(tokens[rows], "all", out[rows], call)
+        return out
+
+    def _append(self, tokens, call, progress=None):
+        """Compute `tokens` in chunks; returns logits, float32 (V,), after the last."""
+        for begin in range(0, len(tokens), self.n_ubatch):
+            chunk = tokens[begin : begin + self.n_ubatch]
+            if progress is not None:
+                progress(begin, len(tokens))
+            is_last = begin + len(chunk) == len(tokens)
+            self._forward(chunk, "last" if is_last else "none", self._logits, call)
+        if progress is not None:
+            progress(len(tokens), len(tokens))
+        return self._logits[0]
+
+    def _forward(self, chunk, outputs, logits, call):
+        ids = np.array(chunk, np.int32)
+        self._runtime.forward(self._context, ids, len(self._tokens), outputs, logits, call)
+        self._tokens += chunk
+
+    # -- lifetime -----------------------------------------------------------------------------
+
+    def check_fits(self, n_tokens):
+        """ContextOverflowError where a timeline of n_tokens would be too long."""
+        if n_tokens > self._n_ctx:
+            raise ContextOverflowError(
+                f"context: found {n_tokens} tokens, expected at most n_ctx, which is {self._n_ctx}"
+            )
+
+    def check_open(self):
+        """ClosedError after `close`, of this session or of its engine."""
+        self._runtime.check_open()
+        if self._is_closed:
+            raise ClosedError("session: found it closed, expected it open")
+
+    @property
+    def has_context(self):
+        return self._context is not None
+
+    def close(self):
+        """Free the timeline; ends a call that is at work on it. Again: nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.cancel()
+        if not self._turns.is_mine():  # inside a call of its own: `work` frees at the call's end
+            with self._turns.take(Call()):
+                self._drop()
+
+    def _drop(self):
+        self._context = None
+        self._tokens.clear()
+        self._runtime.release()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def _common_prefix(a, b):
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])

@@ -1,0 +1,32 @@
+"""Counters of a loaded model. Every figure has its unit in its name."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Counters:
+    """What the calls of one Engine, sessions included, have done so far.
+
+    A forward pass over one token counts as decode, over more as prefill.
+    """
+
+    n_forward: int = 0
+    n_prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    n_decode_tokens: int = 0
+    decode_s: float = 0.0
+    n_reused_tokens: int = 0  # of prompts, found in the timeline and not computed again
+    n_generated_tokens: int = 0
+    n_generations: int = 0
+
+    def count_forward(self, n_tokens, seconds):
+        self.n_forward += 1
+        if n_tokens > 1:
+            self.n_prefill_tokens += n_tokens
+            self.prefill_s += seconds
+        else:
+            self.n_decode_tokens += n_tokens
+            self.decode_s += seconds
+
+    def as_dict(self):
+        return asdict(self)
