@@ -94,13 +94,16 @@ def build_bpe(vocab, alphabet, **options):
     if missing:
         log.warning("%s: %d of the 256 bytes have no token and are dropped", vocab.where, len(missing))
     merges = _pairs(vocab.merges.tolist())
+    control = {table.texts[i] for i in table.control}
+    for text in control:
+        for cut in range(1, len(text)):
+            merges.pop((text[:cut], text[cut:]), None)
     spare = {}
     _add_spare(ids, spare, missing, vocab.n_vocab)
     try:
-        model = models.BPE(ids, merges, **options)
+        model = models.BPE(ids, list(merges), **options)
     except Exception:  # the package raises no narrower class when a merge names no token
-        control = {table.texts[i] for i in table.control}
-        merges = [pair for pair in merges if all(pair) and control.isdisjoint((*pair, "".join(pair)))]
+        merges = [pair for pair in merges if all(pair) and control.isdisjoint(pair)]
         _add_spare(ids, spare, (text for l, r in merges for text in (l, r, l + r)), vocab.n_vocab)
         model = models.BPE(ids, merges, **options)
     return Tokenizer(model), spare
@@ -123,9 +126,9 @@ def without_spare(ids, spare):
 
 
 def _pairs(merges):
-    """The two halves of each merge, parted at the first space after the first character; of equal ones the first."""
+    """The two halves of each merge, in order, as keys of a dict; parted at the first space after the first character."""
     pairs = [tuple(merge.split(" ")) for merge in merges]
     if any(len(pair) != 2 or not pair[0] for pair in pairs):
         cuts = [merge.find(" ", 1) for merge in merges]
         pairs = [(m[:cut], m[cut + 1 :]) for m, cut in zip(merges, cuts) if cut > 0]
-    return list(dict.fromkeys(pairs))
+    return dict.fromkeys(pairs)
