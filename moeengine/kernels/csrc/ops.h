@@ -59,22 +59,35 @@ static void gelu_mul(size_t n, const float *gate, const float *up, float *y) {
     MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_gelu(a), b));
 }
 
-/* Plain products and sums, which the compiler vectorizes without changing a bit. */
+/* Each pair (a, b) to (a c - b s, b c + a s). Spelled out: left to itself gcc 12 contracts this very
+ * pattern to vfmaddsub, -ffp-contract=off or not. */
+static void rope_neighbours(size_t n, const float *cs, float *x) {
+    for (size_t i = 0; i < n; i += 16) {
+        size_t m = n - i < 16 ? n - i : 16;
+        v16f v = v16_load_n(x + i, m), t = v16_load_n(cs + i, m);
+        v16f direct = v16_mul(v, v16_dup_even(t));
+        v16f cross = v16_mul(v16_swap(v), v16_dup_odd(t));
+        v16_store_n(x + i, v16_addsub(direct, cross), m);
+    }
+}
+
+static void rope_halves(size_t half, const float *cs, float *lo, float *hi) {
+    for (size_t i = 0; i < half; i += 16) {
+        size_t m = half - i < 16 ? half - i : 16;
+        v16f t0 = v16_load_n(cs + 2 * i, m < 8 ? 2 * m : 16);
+        v16f t1 = m > 8 ? v16_load_n(cs + 2 * i + 16, 2 * m - 16) : t0;
+        v16f c = v16_even(t0, t1), s = v16_odd(t0, t1);
+        v16f a = v16_load_n(lo + i, m), b = v16_load_n(hi + i, m);
+        v16_store_n(lo + i, v16_sub(v16_mul(a, c), v16_mul(b, s)), m);
+        v16_store_n(hi + i, v16_add(v16_mul(b, c), v16_mul(a, s)), m);
+    }
+}
+
 static void rope(size_t n_rot, const float *cs, int neox, float *x) {
-    size_t half = n_rot / 2;
     if (neox) {
-        float *restrict lo = x, *restrict hi = x + half;
-        for (size_t i = 0; i < half; i++) {
-            float c = cs[2 * i], s = cs[2 * i + 1], a = lo[i], b = hi[i];
-            lo[i] = a * c - b * s;
-            hi[i] = a * s + b * c;
-        }
+        rope_halves(n_rot / 2, cs, x, x + n_rot / 2);
     } else {
-        for (size_t i = 0; i < half; i++) {
-            float c = cs[2 * i], s = cs[2 * i + 1], a = x[2 * i], b = x[2 * i + 1];
-            x[2 * i] = a * c - b * s;
-            x[2 * i + 1] = a * s + b * c;
-        }
+        rope_neighbours(n_rot, cs, x);
     }
 }
 

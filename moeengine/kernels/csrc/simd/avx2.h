@@ -104,6 +104,29 @@ MOE_INLINE __m256 v8_scale2(__m256 p, __m256 n) { /* two powers, since one may n
 MOE_INLINE v16f v16_scale2(v16f p, v16f n) {
     return (v16f){v8_scale2(p.lo, n.lo), v8_scale2(p.hi, n.hi)};
 }
+/* shuffle_ps works in 128-bit halves: the 64-bit pieces come as 0, 2, 1, 3 */
+#define V8_UNZIP(a, lanes)                                                                    \
+    _mm256_castpd_ps(_mm256_permute4x64_pd(                                                   \
+        _mm256_castps_pd(_mm256_shuffle_ps((a).lo, (a).hi, lanes)), _MM_SHUFFLE(3, 1, 2, 0)))
+MOE_INLINE v16f v16_even(v16f a, v16f b) {
+    return (v16f){V8_UNZIP(a, _MM_SHUFFLE(2, 0, 2, 0)), V8_UNZIP(b, _MM_SHUFFLE(2, 0, 2, 0))};
+}
+MOE_INLINE v16f v16_odd(v16f a, v16f b) {
+    return (v16f){V8_UNZIP(a, _MM_SHUFFLE(3, 1, 3, 1)), V8_UNZIP(b, _MM_SHUFFLE(3, 1, 3, 1))};
+}
+MOE_INLINE v16f v16_dup_even(v16f a) {
+    return (v16f){_mm256_moveldup_ps(a.lo), _mm256_moveldup_ps(a.hi)};
+}
+MOE_INLINE v16f v16_dup_odd(v16f a) {
+    return (v16f){_mm256_movehdup_ps(a.lo), _mm256_movehdup_ps(a.hi)};
+}
+MOE_INLINE v16f v16_swap(v16f a) {
+    return (v16f){_mm256_permute_ps(a.lo, _MM_SHUFFLE(2, 3, 0, 1)),
+                  _mm256_permute_ps(a.hi, _MM_SHUFFLE(2, 3, 0, 1))};
+}
+MOE_INLINE v16f v16_addsub(v16f a, v16f b) {
+    return (v16f){_mm256_addsub_ps(a.lo, b.lo), _mm256_addsub_ps(a.hi, b.hi)};
+}
 MOE_INLINE float v16_hsum(v16f a) {
     __m256 s = _mm256_add_ps(a.lo, a.hi);
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

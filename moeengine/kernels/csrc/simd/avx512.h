@@ -61,6 +61,20 @@ MOE_INLINE v16f v16_first(size_t n, v16f a, v16f b) {
     return _mm512_mask_mov_ps(b, v16_mask(n), a);
 }
 MOE_INLINE v16f v16_scale2(v16f p, v16f n) { return _mm512_scalef_ps(p, n); }
+MOE_INLINE v16f v16_even(v16f a, v16f b) {
+    const __m512i lane = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutex2var_ps(a, lane, b);
+}
+MOE_INLINE v16f v16_odd(v16f a, v16f b) {
+    const __m512i lane = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return _mm512_permutex2var_ps(a, lane, b);
+}
+MOE_INLINE v16f v16_dup_even(v16f a) { return _mm512_moveldup_ps(a); }
+MOE_INLINE v16f v16_dup_odd(v16f a) { return _mm512_movehdup_ps(a); }
+MOE_INLINE v16f v16_swap(v16f a) { return _mm512_permute_ps(a, _MM_SHUFFLE(2, 3, 0, 1)); }
+MOE_INLINE v16f v16_addsub(v16f a, v16f b) {
+    return _mm512_mask_sub_ps(_mm512_add_ps(a, b), 0x5555, a, b);
+}
 MOE_INLINE float v16_hsum(v16f a) {
     __m256 s = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

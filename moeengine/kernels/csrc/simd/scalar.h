@@ -8,6 +8,9 @@
  *   v16_max, v16_min        lane-wise a > b ? a : b  and  a < b ? a : b  (b where one is NaN)
  *   v16_first(n, a, b)      a in lanes < n (0..16), b in the others
  *   v16_scale2(p, n)        p * 2^n for whole n in -252..254, rounded once
+ *   v16_even, v16_odd(a, b) the lanes 0, 2, ... or 1, 3, ... of a, then of b
+ *   v16_dup_even, _dup_odd  lane i & ~1, lane i | 1;  v16_swap  lane i ^ 1
+ *   v16_addsub              a - b in even lanes, a + b in odd ones
  *   v16_hsum                lane i + lane i+8, then +4, +2, +1
  *   v16_hmax                whether NaN lanes win is open
  *   f32_madd                one float, rounded once
@@ -173,6 +176,39 @@ MOE_INLINE v16f v16_scale2(v16f p, v16f n) {
         p.q[i] = p.q[i] * (v4f)((h + 127) << 23) * (v4f)((k - h + 127) << 23);
     }
     return p;
+}
+MOE_INLINE v16f v16_even(v16f a, v16f b) {
+    v16f y;
+    for (int i = 0; i < 4; i++) {
+        const v4f *x = i < 2 ? a.q + 2 * i : b.q + 2 * i - 4;
+        y.q[i] = (v4f){x[0][0], x[0][2], x[1][0], x[1][2]};
+    }
+    return y;
+}
+MOE_INLINE v16f v16_odd(v16f a, v16f b) {
+    v16f y;
+    for (int i = 0; i < 4; i++) {
+        const v4f *x = i < 2 ? a.q + 2 * i : b.q + 2 * i - 4;
+        y.q[i] = (v4f){x[0][1], x[0][3], x[1][1], x[1][3]};
+    }
+    return y;
+}
+MOE_INLINE v16f v16_dup_even(v16f a) {
+    for (int i = 0; i < 4; i++) a.q[i] = (v4f){a.q[i][0], a.q[i][0], a.q[i][2], a.q[i][2]};
+    return a;
+}
+MOE_INLINE v16f v16_dup_odd(v16f a) {
+    for (int i = 0; i < 4; i++) a.q[i] = (v4f){a.q[i][1], a.q[i][1], a.q[i][3], a.q[i][3]};
+    return a;
+}
+MOE_INLINE v16f v16_swap(v16f a) {
+    for (int i = 0; i < 4; i++) a.q[i] = (v4f){a.q[i][1], a.q[i][0], a.q[i][3], a.q[i][2]};
+    return a;
+}
+MOE_INLINE v16f v16_addsub(v16f a, v16f b) {
+    const v4i flip = {INT32_MIN, 0, INT32_MIN, 0};
+    for (int i = 0; i < 4; i++) a.q[i] += (v4f)((v4i)b.q[i] ^ flip);
+    return a;
 }
 MOE_INLINE float v16_hsum(v16f a) {
     v4f s = (a.q[0] + a.q[2]) + (a.q[1] + a.q[3]);

@@ -1,0 +1,172 @@
+"""The row operations and attention of the active instruction set over NumPy arrays, for tests and benches.
+
+A thin door to csrc/moe_table.h: shapes are checked, scratch is filled with NaN before use, results are
+returned in new arrays.
+"""
+from libc.stdint cimport int32_t, uint16_t, uintptr_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+from posix.stdlib cimport posix_memalign
+
+import numpy as np
+
+from .table cimport MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_isa
+
+KV_TILE = MOE_KV_TILE
+KV_SEGMENT = MOE_KV_SEGMENT
+
+
+cdef inline const float *_in(const float[::1] x) noexcept:
+    return &x[0] if x.shape[0] else NULL
+
+
+cdef inline float *_out(float[::1] x) noexcept:
+    return &x[0] if x.shape[0] else NULL
+
+
+def rms_norm(const float[::1] x, const float[::1] w, float eps):
+    """x / rms(x) * w; w : None or float32 (n)."""
+    y = np.empty(x.shape[0], np.float32)
+    checked_isa().rms_norm(x.shape[0], _in(x), NULL if w is None else _in(w), eps, _out(y))
+    return y
+
+
+def add(const float[::1] a, const float[::1] b):
+    """a + b"""
+    y = np.empty(a.shape[0], np.float32)
+    checked_isa().add(a.shape[0], _in(a), _in(b), _out(y))
+    return y
+
+
+def scale(float factor, const float[::1] x):
+    """factor * x"""
+    y = np.empty(x.shape[0], np.float32)
+    checked_isa().scale(x.shape[0], factor, _in(x), _out(y))
+    return y
+
+
+def axpy(float factor, const float[::1] x, const float[::1] y):
+    """factor * x + y, rounded once"""
+    out = np.array(y)
+    checked_isa().axpy(x.shape[0], factor, _in(x), _out(out))
+    return out
+
+
+def silu_mul(const float[::1] gate, const float[::1] up):
+    """silu(gate) * up"""
+    y = np.empty(gate.shape[0], np.float32)
+    checked_isa().silu_mul(gate.shape[0], _in(gate), _in(up), _out(y))
+    return y
+
+
+def gelu_mul(const float[::1] gate, const float[::1] up):
+    """gelu(gate) * up, the tanh form"""
+    y = np.empty(gate.shape[0], np.float32)
+    checked_isa().gelu_mul(gate.shape[0], _in(gate), _in(up), _out(y))
+    return y
+
+
+def rope(const float[::1] x, const float[:, ::1] cs, bint neox):
+    """x with its first 2 * len(cs) values rotated; cs : float32 (n_rot/2, 2), cosine and sine."""
+    y = np.array(x)
+    if 2 * cs.shape[0] > x.shape[0] or cs.shape[1] != 2:
+        raise ValueError(f"cs: found {cs.shape[0]}, {cs.shape[1]} for {x.shape[0]} values")
+    if cs.shape[0]:
+        checked_isa().rope(2 * cs.shape[0], &cs[0, 0], neox, _out(y))
+    return y
+
+
+def f32_to_f16(const float[::1] x):
+    """uint16 bits of x as F16"""
+    y = np.empty(x.shape[0], np.uint16)
+    cdef uint16_t[::1] h = y
+    if x.shape[0]:
+        checked_isa().f32_to_f16(x.shape[0], &x[0], &h[0])
+    return y
+
+
+def f16_to_f32(const uint16_t[::1] x):
+    """float32 values of the F16 bits x"""
+    y = np.empty(x.shape[0], np.float32)
+    if x.shape[0]:
+        checked_isa().f16_to_f32(x.shape[0], &x[0], _out(y))
+    return y
+
+
+def softmax(const float[::1] x):
+    """The softmax of x, or None where the kernel reports that there is none."""
+    y = np.array(x)
+    return y if checked_isa().softmax(x.shape[0], _out(y)) else None
+
+
+def k_store(const float[:, ::1] k, size_t pos, uint16_t[:, :, ::1] tiles):
+    """Write rows k (T, D) as positions pos .. pos+T-1 of tiles, uint16 (n_tiles, D, KV_TILE)."""
+    if k.shape[0] == 0 or k.shape[1] != tiles.shape[1] or tiles.shape[2] != MOE_KV_TILE:
+        raise ValueError("k and tiles do not fit")
+    if pos + <size_t>k.shape[0] > <size_t>(tiles.shape[0] * MOE_KV_TILE):
+        raise ValueError("positions past the last tile")
+    checked_isa().k_store(k.shape[0], k.shape[1], pos, &k[0, 0], k.shape[1], &tiles[0, 0, 0],
+                          k.shape[1] * MOE_KV_TILE)
+
+
+def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t[:, ::1] v, const int32_t[::1] n_kv,
+              float scale, *, const int32_t[::1] kv_begin=None, float softcap=0, const float[::1] sink=None,
+              bint split=False):
+    """Attention of the rows q over one KV head.
+
+    Parameters
+    ----------
+    q : float32 (Q, D)
+    k : uint16 (n_tiles, D, KV_TILE)    as k_store writes it
+    v : uint16 (P, DV)                  F16 bits
+    n_kv, kv_begin : int32 (Q)          row i sees kv_begin[i] .. n_kv[i]-1; kv_begin None: from 0
+    sink : float32 (Q) or None
+    split : bool                        segment by segment, last one first, then merged
+
+    Returns
+    -------
+    float32 (Q, DV)
+    """
+    cdef const moe_isa *isa = checked_isa()
+    cdef Py_ssize_t i, n_q = q.shape[0]
+    cdef size_t segment, n_segments
+    if min(n_q, q.shape[1], v.shape[1]) < 1 or k.shape[1] != q.shape[1] or k.shape[2] != MOE_KV_TILE:
+        raise ValueError("q, k and v do not fit")
+    if n_kv.shape[0] != n_q or np.min(n_kv) < 1 or np.max(n_kv) > min(v.shape[0], k.shape[0] * MOE_KV_TILE):
+        raise ValueError("n_kv does not fit")
+    if (kv_begin is not None and kv_begin.shape[0] != n_q) or (sink is not None and sink.shape[0] != n_q):
+        raise ValueError("kv_begin or sink does not fit")
+    out = np.empty((n_q, v.shape[1]), np.float32)
+    cdef float[:, ::1] out_view = out
+    pointers = np.empty((2, n_q), np.uintp)
+    cdef uintptr_t[:, ::1] rows = pointers
+    for i in range(n_q):
+        rows[0, i] = <uintptr_t><void *>&q[i, 0]
+        rows[1, i] = <uintptr_t><void *>&out_view[i, 0]
+    cdef moe_attn a
+    memset(&a, 0, sizeof(a))
+    a.head_dim_k, a.head_dim_v, a.n_q = q.shape[1], v.shape[1], n_q
+    a.q, a.out = <const float *const *>&rows[0, 0], <float *const *>&rows[1, 0]
+    a.n_kv, a.kv_begin = &n_kv[0], NULL if kv_begin is None else &kv_begin[0]
+    a.k, a.k_tile_stride = &k[0, 0, 0], q.shape[1] * MOE_KV_TILE
+    a.v, a.v_stride = &v[0, 0], v.shape[1]
+    a.scale, a.softcap, a.sink = scale, softcap, NULL if sink is None else &sink[0]
+    cdef size_t scratch_bytes = isa.attn_scratch_bytes(n_q, a.head_dim_k, a.head_dim_v)
+    cdef size_t segment_floats = n_q * moe_attn_partial_floats(a.head_dim_v)
+    n_segments = (np.max(n_kv) + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT if split else 0
+    cdef size_t n_bytes = scratch_bytes + 64 + n_segments * segment_floats * sizeof(float)
+    cdef char *memory = NULL
+    if posix_memalign(<void **>&memory, 64, n_bytes):
+        raise MemoryError(f"{n_bytes} bytes of scratch")
+    memset(memory, 0xff, n_bytes)      # NaN, should a value be used before it was written
+    a.scratch = memory
+    cdef float *partial = <float *>(memory + (scratch_bytes + 63) // 64 * 64)
+    with nogil:
+        if split:
+            for segment in range(n_segments, 0, -1):
+                isa.attention_segment(&a, segment - 1, partial + (segment - 1) * segment_floats)
+            isa.attention_merge(&a, n_segments, partial, segment_floats)
+        else:
+            isa.attention(&a)
+    free(memory)
+    return out

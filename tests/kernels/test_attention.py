@@ -1,0 +1,162 @@
+"""Attention: close to float64 NumPy, and the same bytes for a row alone or among others, in one go or
+by segments, on every instruction set."""
+
+import numpy as np
+import pytest
+
+from moeengine.kernels import testing as ops
+
+from .isas import ISAS, assert_same_bytes, forced, on_every_isa
+
+TILE, SEGMENT = ops.KV_TILE, ops.KV_SEGMENT
+MANY = 40  # rows: enough for whole blocks and for tiles that are converted first
+
+
+class Case:
+    """Random rows over one KV head. Everything that no row sees is NaN: tile tails, keys before kv_begin."""
+
+    def __init__(self, n_q, n_ctx, dim_k, dim_v, *, n_kv=None, kv_begin=None, sink=False, softcap=0.0, seed=0):
+        rng = np.random.default_rng([n_q, n_ctx, dim_k, dim_v, seed])
+        self.q = (rng.standard_normal((n_q, dim_k)) * 2).astype(np.float32)
+        self.n_kv = np.array(rng.integers(1, n_ctx + 1, n_q) if n_kv is None else n_kv, np.int32)
+        self.kv_begin = None if kv_begin is None else np.array(kv_begin, np.int32)
+        self.sink = rng.standard_normal(n_q).astype(np.float32) * 2 if sink else None
+        self.softcap, self.scale = softcap, dim_k**-0.5
+        first = 0 if kv_begin is None else self.kv_begin.min()
+        keys = rng.standard_normal((n_ctx, dim_k)).astype(np.float32)
+        values = rng.standard_normal((n_ctx, dim_v)).astype(np.float32)
+        keys[:first] = keys[self.n_kv.max() :] = np.nan
+        values[:first] = values[self.n_kv.max() :] = np.nan
+        self.values = values.astype(np.float16)
+        self.keys = keys.astype(np.float16)
+        self.tiles = np.full((-(-n_ctx // TILE), dim_k, TILE), 0xFFFF, np.uint16)
+        ops.k_store(keys, 0, self.tiles)
+
+    def __call__(self, rows=slice(None), split=False):
+        pick = lambda x: None if x is None else np.ascontiguousarray(x[rows])  # noqa: E731
+        return ops.attention(
+            pick(self.q),
+            self.tiles,
+            self.values.view(np.uint16),
+            pick(self.n_kv),
+            self.scale,
+            kv_begin=pick(self.kv_begin),
+            softcap=self.softcap,
+            sink=pick(self.sink),
+            split=split,
+        )
+
+    def tolerance(self):
+        """For values near 1 and scores up to 10, each a float32 sum of dim_k products."""
+        return 1e-6 + 1e-8 * self.q.shape[1]
+
+    def expected(self):
+        """float64 (Q, DV)"""
+        out = []
+        for i, q in enumerate(self.q.astype(np.float64)):
+            seen = slice(0 if self.kv_begin is None else self.kv_begin[i], self.n_kv[i])
+            score = self.keys[seen].astype(np.float64) @ q * np.float32(self.scale)
+            if self.softcap:
+                score = self.softcap * np.tanh(score / self.softcap)
+            top = max(score.max(), -np.inf if self.sink is None else self.sink[i])
+            weight = np.exp(score - top)
+            total = weight.sum() + (0 if self.sink is None else np.exp(self.sink[i].astype(np.float64) - top))
+            out.append(weight @ self.values[seen].astype(np.float64) / total)
+        return np.array(out)
+
+
+CASES = {
+    "one": dict(n_q=1, n_ctx=1, dim_k=64, dim_v=64),
+    "decode": dict(n_q=8, n_ctx=700, dim_k=128, dim_v=128, n_kv=[700] * 8),
+    "decode_one_head": dict(n_q=1, n_ctx=1100, dim_k=128, dim_v=128, n_kv=[1100]),
+    "decode_few_heads": dict(n_q=3, n_ctx=130, dim_k=64, dim_v=64, n_kv=[130] * 3),
+    "prefill": dict(n_q=MANY, n_ctx=600, dim_k=64, dim_v=64, n_kv=range(561, 601)),
+    "prefill_from_start": dict(n_q=70, n_ctx=70, dim_k=80, dim_v=80, n_kv=range(1, 71)),
+    "groups_of_5": dict(n_q=MANY, n_ctx=530, dim_k=96, dim_v=96, n_kv=[523 + i // 5 for i in range(MANY)]),
+    "ragged": dict(n_q=MANY, n_ctx=1500, dim_k=32, dim_v=32),
+    "dim_256": dict(n_q=9, n_ctx=100, dim_k=256, dim_v=256),
+    "dim_576_512": dict(n_q=17, n_ctx=90, dim_k=576, dim_v=512),
+    "dim_192_128": dict(n_q=7, n_ctx=90, dim_k=192, dim_v=128),
+    "odd_dims": dict(n_q=11, n_ctx=77, dim_k=13, dim_v=37),
+    "dim_1": dict(n_q=2, n_ctx=65, dim_k=1, dim_v=1),
+    "odd_dims_many": dict(n_q=MANY, n_ctx=77, dim_k=40, dim_v=88),
+    "window": dict(
+        n_q=MANY, n_ctx=1200, dim_k=64, dim_v=64, n_kv=range(1161, 1201), kv_begin=range(1161 - 128, 1201 - 128)
+    ),
+    "windows_apart": dict(
+        n_q=MANY, n_ctx=1700, dim_k=32, dim_v=32, n_kv=range(100, 1700, 40), kv_begin=range(90, 1690, 40)
+    ),
+    "sink": dict(n_q=16, n_ctx=600, dim_k=64, dim_v=64, sink=True),
+    "softcap": dict(n_q=16, n_ctx=600, dim_k=64, dim_v=64, softcap=3.0, sink=True),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return Case(**CASES[request.param])
+
+
+def test_close_to_float64_on_every_isa(case):
+    got = on_every_isa(case)
+    assert np.abs(got - case.expected()).max() < case.tolerance()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_row_does_not_depend_on_the_others(isa, case):
+    with forced(isa):
+        together = case()
+        n = len(together)
+        for i in range(n):
+            assert_same_bytes(case([i]), together[[i]])
+        for rows in ([*range(n - 1, -1, -1)], [*range(0, n, 2)], [n // 2, 0, n - 1]):
+            assert_same_bytes(case(rows), together[rows])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_segments_computed_apart_give_the_same_bytes(isa, case):
+    with forced(isa):
+        assert_same_bytes(case(split=True), case())
+        assert_same_bytes(case([0], split=True), case()[[0]])
+
+
+def test_split_case_has_several_segments():
+    assert max(c["n_ctx"] for c in CASES.values()) > 3 * SEGMENT
+
+
+@pytest.mark.parametrize("n_q", range(1, 34))
+def test_every_number_of_rows(n_q):
+    case = Case(n_q, 90, 24, 40)
+    assert np.abs(on_every_isa(case) - case.expected()).max() < case.tolerance()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_values_reach_only_the_rows_that_see_them(bad):
+    case = Case(MANY, 100, 32, 32, n_kv=range(61, 101))
+    clean = on_every_isa(case)
+    case.values[70] = bad
+    got = on_every_isa(case)
+    assert_same_bytes(got[:10], clean[:10])
+    assert not np.isfinite(got[10:]).any()
+
+
+def test_huge_scores_stay_finite():
+    case = Case(4, 200, 64, 64, n_kv=[200] * 4)
+    case.q *= np.float32(1e4)
+    got = on_every_isa(case)
+    assert np.isfinite(got).all()
+    assert np.abs(got - case.expected()).max() < 0.05  # nearly one-hot: the scores are only good to 2^-24 of 1e5
+
+
+def test_k_store_writes_its_positions_only():
+    rng = np.random.default_rng(3)
+    for dim, pos, n in ((64, 0, 1), (128, 63, 2), (37, 5, 200), (16, 64, 64)):
+        k = rng.standard_normal((n, dim)).astype(np.float32)
+
+        def store():
+            tiles = np.full((4, dim, TILE), 0xABCD, np.uint16)
+            ops.k_store(k, pos, tiles)
+            return tiles
+
+        got = on_every_isa(store).transpose(0, 2, 1).reshape(4 * TILE, dim)
+        assert np.array_equal(got[pos : pos + n], k.astype(np.float16).view(np.uint16))
+        assert (got[:pos] == 0xABCD).all() and (got[pos + n :] == 0xABCD).all()
