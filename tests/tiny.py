@@ -35,7 +35,7 @@ class Tiny:
     tensors: dict = field(repr=False)  # name -> (array as written, GGMLQuantizationType)
 
     def weight(self, name):
-        """float32 array of the tensor in row-major shape, as an independent reference would see it."""
+        """float32 array of the tensor, row-major, as an independent reference would see it."""
         return dequantized(*self.tensors[name])
 
 
@@ -48,24 +48,29 @@ def write_tiny(
 
     Parameters
     ----------
-    arch : str               llama, qwen2, qwen3 (dense); llama with n_expert, qwen2moe, qwen3moe, olmoe
-    n_expert : int or list   experts (a list: one count a layer); None = 8 for the MoE archs, 0 for llama
+    arch : str               llama, qwen2, qwen3 (dense); llama with n_expert, qwen2moe, qwen3moe,
+                             olmoe
+    n_expert : int or list   experts (a list: one count a layer); None = 8 for the MoE archs, 0 for
+                             llama
     quant : str              type of all matrices; norms, biases and routers stay F32
     quants : dict            {substring of the tensor name: type}, first match wins over `quant`
     tiers : list             [(n_expert, type), ...]: spread each layer's experts over tier 0, 1, ...
-    n_embd, n_ff, n_ff_exp, n_ff_shexp, head_dim : int  default to 64 / 96 / 64 / 96 / 16; 256 (head_dim 64) where a
-                             type with blocks over 32 is used
+    n_embd, n_ff, n_ff_exp, n_ff_shexp, head_dim : int   default to 64 / 96 / 64 / 96 / 16, or to 256
+                             (head_dim 64) where a type with blocks over 32 is used
     tied : bool              leave output.weight out
     fused_gate_up : bool     one ffn_gate_up_exps tensor instead of gate and up
     alignment : int          general.alignment, written when not None
     n_shards : int           split into about that many files; `path` names the prefix then
-    tokenizer : bool         write the byte-level BPE tokenizer (288 tokens or so); without it n_vocab is 128
+    tokenizer : bool         write the byte-level BPE tokenizer (271 tokens); without it n_vocab is 128
     metadata : dict          key -> value to add or replace; None removes the key
-    tensors : dict           name -> float32 array (written F32) or (array, type) to add or replace; None removes
+    tensors : dict           name -> float32 array (written F32) or (array, type) to add or replace;
+                             None removes
     """
     rng = np.random.default_rng(seed)
     is_moe = arch != "llama" and arch in MOE_ARCHS or bool(n_expert)
-    wide = any(_block(t) > 32 for t in [quant, *(quants or {}).values(), *(t for _, t in tiers or [])])
+    wide = any(
+        _block(t) > 32 for t in [quant, *(quants or {}).values(), *(t for _, t in tiers or [])]
+    )
     hp = dict(
         n_layer=n_layer, n_embd=n_embd or (256 if wide else 64), n_ff=n_ff or (256 if wide else 96),
         n_head=n_head, n_head_kv=n_head_kv, head_dim=head_dim or (64 if wide else 16), n_ctx=n_ctx, n_vocab=len(_vocab()) if tokenizer else 128,
@@ -86,12 +91,16 @@ def write_tiny(
         if kind == "norm":
             made[name] = ((1 + 0.1 * rng.standard_normal(shape)).astype(np.float32), QType.F32)
         else:
-            std = 0.3 if kind == "router" else 1.0 / np.sqrt(shape[-1]) if kind == "matrix" else 0.02
+            std = (
+                0.3 if kind == "router" else 1.0 / np.sqrt(shape[-1]) if kind == "matrix" else 0.02
+            )
             made[name] = (random_weights(rng, shape, qtype, std), qtype)
     for name, value in (tensors or {}).items():
         made.pop(name, None)
         if value is not None:
-            made[name] = value if isinstance(value, tuple) else (np.asarray(value, np.float32), QType.F32)
+            made[name] = (
+                value if isinstance(value, tuple) else (np.asarray(value, np.float32), QType.F32)
+            )
     meta = _metadata(arch, hp, is_moe, tokenizer)
     for key, value in (metadata or {}).items():
         meta.pop(key, None)
@@ -104,8 +113,9 @@ def write_tiny(
 def write_gguf(path, arch, metadata, tensors, *, alignment=None, n_shards=1):
     """Write metadata and tensors as they are; return the path of the (first) file.
 
-    metadata : dict   str, bool, int (UINT32; negative INT32), float (FLOAT32), list, ndarray, or (value, GGUFValueType)
-    tensors : dict    name -> (ndarray, GGMLQuantizationType); quantized ones as uint8 (*rows, row_bytes)
+    metadata : dict   str, bool, int (UINT32; negative INT32), float (FLOAT32), list, ndarray, or
+                      (value, GGUFValueType)
+    tensors : dict    name -> (ndarray, GGMLQuantizationType); quantized: uint8 (*rows, row_bytes)
     """
     path = Path(path)
     per_shard = -(-len(tensors) // n_shards) if n_shards > 1 else 0
@@ -120,7 +130,11 @@ def write_gguf(path, arch, metadata, tensors, *, alignment=None, n_shards=1):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path.with_name(f"{path.stem}-00001-of-{len(writer.tensors):05d}.gguf") if n_shards > 1 else path
+    return (
+        path.with_name(f"{path.stem}-00001-of-{len(writer.tensors):05d}.gguf")
+        if n_shards > 1
+        else path
+    )
 
 
 def _block(qtype):
@@ -135,7 +149,10 @@ def _tensor_shapes(arch, hp, is_moe, tied, fused, tiers):
     """Rows of (name, row-major shape, kind, forced type or None), in file order."""
     e, v, d = hp["n_embd"], hp["n_vocab"], hp["head_dim"]
     q, kv = hp["n_head"] * d, hp["n_head_kv"] * d
-    rows = [("token_embd.weight", (v, e), "matrix", None), ("output_norm.weight", (e,), "norm", None)]
+    rows = [
+        ("token_embd.weight", (v, e), "matrix", None),
+        ("output_norm.weight", (e,), "norm", None),
+    ]
     if not tied:
         rows.append(("output.weight", (v, e), "matrix", None))
     for il in range(hp["n_layer"]):
@@ -173,7 +190,9 @@ def _expert_rows(arch, hp, il, fused, tiers):
         if fused:
             rows.append((f"ffn_gate_up{tail}.weight", (n, 2 * f, e), "matrix", qtype))
         else:
-            rows += [(f"ffn_{part}{tail}.weight", (n, f, e), "matrix", qtype) for part in ("gate", "up")]
+            rows += [
+                (f"ffn_{part}{tail}.weight", (n, f, e), "matrix", qtype) for part in ("gate", "up")
+            ]
         rows.append((f"ffn_down{tail}.weight", (n, e, f_down), "matrix", qtype))
     if arch == "qwen2moe":
         rows.append(("ffn_gate_inp_shexp.weight", (e,), "bias", None))
@@ -248,8 +267,11 @@ def _add(writer, key, value):
     elif isinstance(value, float):
         writer.add_float32(key, value)
     elif isinstance(value, np.ndarray):
-        vtype = gguf.GGUFValueType[{"f4": "FLOAT32", "f8": "FLOAT64", "b1": "BOOL"}.get(
-            value.dtype.str[1:], value.dtype.name.upper())]
+        vtype = gguf.GGUFValueType[
+            {"f4": "FLOAT32", "f8": "FLOAT64", "b1": "BOOL"}.get(
+                value.dtype.str[1:], value.dtype.name.upper()
+            )
+        ]
         writer.add_key_value(key, value.tolist(), gguf.GGUFValueType.ARRAY, sub_type=vtype)
     else:
         writer.add_array(key, value)

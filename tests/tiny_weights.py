@@ -38,7 +38,9 @@ def random_weights(rng, shape, qtype, std=0.05):
             np.float32 if qtype == QType.F32 else np.float16
         )
     block, block_bytes = gguf.GGML_QUANT_SIZES[qtype]
-    assert shape[-1] % block == 0, f"row length {shape[-1]} is no multiple of {block} ({qtype.name})"
+    assert shape[-1] % block == 0, (
+        f"row length {shape[-1]} is no multiple of {block} ({qtype.name})"
+    )
     if qtype not in _FP16_SCALES and qtype not in (QType.IQ1_M, QType.NVFP4):
         return gguf.quants.quantize(rng.standard_normal(shape, dtype=np.float32) * std, qtype)
     n_blocks = int(np.prod(shape)) // block

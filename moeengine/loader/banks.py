@@ -1,13 +1,13 @@
-"""The expert tensors of a layer: which exist, that they fit together, and which bytes belong to which expert.
+"""The expert tensors of a layer: which exist, whether they fit, which bytes belong to which expert.
 
-A layer's experts lie in one to four tiers, each with gate, up and down banks of its own quant types:
+A layer's experts lie in one to four tiers, each with gate, up and down banks of own quant types:
 
     blk.N.ffn_{gate,up,down}_exps.weight           tier 0
     blk.N.ffn_{gate,up,down}_exps_tier{1,2,3}.weight
-    blk.N.ffn_gate_up_exps[_tierK].weight          gate rows, then up rows of each expert, in one tensor
+    blk.N.ffn_gate_up_exps[_tierK].weight          gate rows, then up rows of each expert
 
-Global expert ids count through the tiers in order. `.scale` (one value, or one an expert) and `.bias` tensors
-beside a bank have the bank's name with another ending.
+Global expert ids count through the tiers in order. `.scale` (one value, or one an expert) and `.bias`
+tensors beside a bank have the bank's name with another ending.
 """
 
 import re
@@ -16,13 +16,15 @@ from dataclasses import dataclass
 import gguf
 
 from moeengine.errors import GGUFError
-from moeengine.loader.messages import plural, quoted, shown_path
+from moeengine.loader.messages import at_tensor, plural, quoted, shown_path
 
 MAX_TIERS = 4
 # A down bank may be padded so that the largest block fits its rows.
 PADDED_TO = max(block for block, _ in gguf.GGML_QUANT_SIZES.values())
 
-_BANK_NAME = re.compile(r"blk\.(\d+)\.ffn_(gate_up|gate|up|down)_exps(?:_tier(\d+))?\.weight", re.ASCII)
+_BANK_NAME = re.compile(
+    r"blk\.(\d+)\.ffn_(gate_up|gate|up|down)_exps(?:_tier(\d+))?\.weight", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,10 @@ class BankTensor:
     n_cols : weights in a row as stored; a down bank may be padded beyond n_ff_exp
     expert_bytes : bytes of one expert's matrix (n_rows * row_bytes)
     expert_stride : bytes from one expert to the next; twice expert_bytes in a fused bank
-    row_offset : rows of the tensor before the first one of this matrix; not 0 for the up half of a fused bank
-    scale, bias : names of the tensors beside it, or None; float32 (1,) or (n_expert,), and float32
-        (n_expert, n_rows), of which a fused bank uses [:, row_offset : row_offset + n_rows] of (n_expert, 2 * n_rows)
+    row_offset : rows of an expert before this matrix; not 0 for the up half of a fused bank
+    scale : name of the tensor beside it, or None; float32 (1,) or (n_expert,)
+    bias : name of the tensor beside it, or None; float32 (n_expert, n_rows); beside a fused bank
+        (n_expert, 2 * n_rows), of which [:, row_offset : row_offset + n_rows] is this matrix's
     """
 
     name: str
@@ -58,10 +61,14 @@ class BankTensor:
     bias: str | None = None
 
     def slice(self, ie):
-        """(shard, offset, n_bytes) of the matrix of expert `ie`, local to the tier; IndexError out of range."""
+        """(shard, offset, n_bytes) of the matrix of expert `ie` (local to the tier), or IndexError."""
         if not 0 <= ie < self.n_expert:
             raise IndexError(f"{self.name}: expert {ie} of {self.n_expert}")
-        return self.shard, self.offset + ie * self.expert_stride + self.row_offset * self.row_bytes, self.expert_bytes
+        return (
+            self.shard,
+            self.offset + ie * self.expert_stride + self.row_offset * self.row_bytes,
+            self.expert_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +120,8 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
     ----------
     model_file : ModelFile
     n_embd : int           E, width of the model
-    n_expert : int or sequence   the file's expert_count: the largest number of experts of a layer, or one number
-                           a layer; None = not checked
+    n_expert : int or sequence   the file's expert_count: the largest number of experts of a layer, or
+                           one number a layer; None = not checked
     n_expert_used : int    A; no layer may have fewer experts
     n_ff_exp : int         F; None = whatever the gate bank has
 
@@ -129,7 +136,14 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
     """
     found = _bank_names(model_file)
     layers = [
-        _layer_banks(model_file, il, found.get(il, {}), n_embd=n_embd, n_expert_used=n_expert_used, n_ff_exp=n_ff_exp)
+        _layer_banks(
+            model_file,
+            il,
+            found.get(il, {}),
+            n_embd=n_embd,
+            n_expert_used=n_expert_used,
+            n_ff_exp=n_ff_exp,
+        )
         for il in range(n_layer)
     ]
     if n_expert is not None:
@@ -140,7 +154,9 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
 def layer_banks(model_file, il, *, n_embd, n_expert_used=1, n_ff_exp=None):
     """`all_banks` for one layer: a LayerBanks, or None when the layer has no experts."""
     found = _bank_names(model_file).get(il, {})
-    return _layer_banks(model_file, il, found, n_embd=n_embd, n_expert_used=n_expert_used, n_ff_exp=n_ff_exp)
+    return _layer_banks(
+        model_file, il, found, n_embd=n_embd, n_expert_used=n_expert_used, n_ff_exp=n_ff_exp
+    )
 
 
 def _check_counts(model_file, layers, n_expert):
@@ -207,10 +223,14 @@ def _tier(model_file, il, index, first, names, n_embd, n_ff_exp):
     stem = f"blk.{il}.ffn_{{}}_exps" + (f"_tier{index}" if index else "")
     fused = (index, "gate_up") in names
     if fused:
-        for name in (f"{stem.format(part)}.{end}" for part in ("gate", "up") for end in ("weight", "scale", "bias")):
+        for name in (
+            f"{stem.format(part)}.{end}"
+            for part in ("gate", "up")
+            for end in ("weight", "scale", "bias")
+        ):
             if name in model_file.tensors:
                 raise GGUFError(
-                    f"{shown_path(model_file.path)}: tensor {quoted(name)}: found beside the fused "
+                    f"{at_tensor(model_file.path, name)}: found beside the fused "
                     f"{quoted(names[index, 'gate_up'])}, expected one or the other"
                 )
         gate, up = _fused_halves(model_file, stem, n_embd, n_ff_exp)
@@ -251,10 +271,12 @@ def _half(whole, row_offset):
 def _bank(model_file, stem):
     """The BankTensor of `stem`.weight with the scale and bias beside it."""
     info = model_file.weight(f"{stem}.weight")
-    shape = (1,) * (3 - len(info.shape)) + info.shape  # some writers drop the axis of a single expert
+    shape = (1,) * (
+        3 - len(info.shape)
+    ) + info.shape  # some writers drop the axis of a single expert
     if len(shape) != 3:
         raise GGUFError(
-            f"{shown_path(model_file.files[info.shard].path)}: tensor {quoted(info.name)}: "
+            f"{at_tensor(model_file.files[info.shard].path, info.name)}: "
             f"found shape {info.shape}, expected (experts, rows, columns)"
         )
     n_expert, n_rows, n_cols = shape
@@ -273,7 +295,7 @@ def _beside(model_file, name, shapes):
     info = model_file.tensor(name)
     if info.qtype != gguf.GGMLQuantizationType.F32:
         raise GGUFError(
-            f"{shown_path(model_file.files[info.shard].path)}: tensor {quoted(name)}: "
+            f"{at_tensor(model_file.files[info.shard].path, name)}: "
             f"found type {info.qtype.name}, expected F32"
         )
     if info.shape not in shapes:
@@ -284,12 +306,16 @@ def _beside(model_file, name, shapes):
 def _check_router(model_file, name, n_expert, tiers, n_embd, n_expert_used):
     info = model_file.tensor(name)
     n_rows = info.shape[0] if len(info.shape) > 1 else 1
-    where = f"{shown_path(model_file.files[info.shard].path)}: tensor {quoted(name)}"
+    where = at_tensor(model_file.files[info.shard].path, name)
     if n_rows != n_expert:
         parts = " + ".join(str(tier.n_expert) for tier in tiers)
         raise GGUFError(
             f"{where}: found {plural(n_rows, 'row')}, expected {n_expert}, one an expert"
-            + (f" ({parts} in {len(tiers)} tiers)" if len(tiers) > 1 else f" of {quoted(tiers[0].down.name)}")
+            + (
+                f" ({parts} in {len(tiers)} tiers)"
+                if len(tiers) > 1
+                else f" of {quoted(tiers[0].down.name)}"
+            )
         )
     model_file.tensor(name, (n_expert, n_embd))
     if n_expert < n_expert_used:
@@ -308,6 +334,6 @@ def _expect(model_file, bank, what, found, expected, *, padded=False):
     elif found == expected:
         return
     raise GGUFError(
-        f"{shown_path(model_file.files[bank.shard].path)}: tensor {quoted(bank.name)}: "
+        f"{at_tensor(model_file.files[bank.shard].path, bank.name)}: "
         f"found {what} {found}, expected {expected}"
     )

@@ -1,7 +1,7 @@
-"""One GGUF file (v2, v3, little-endian): a single pass over the header in which everything is checked.
+"""One GGUF file (v2, v3, little-endian): one pass over the header, in which everything is checked.
 
-The gguf package supplies constants, types and sizes; its reader makes several NumPy objects for every string,
-which takes seconds for a large vocabulary, so the scan is done here.
+The gguf package supplies constants, types and sizes; its reader makes several NumPy objects for every
+string, which takes seconds for a large vocabulary, so the scan is done here.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -70,7 +70,9 @@ class GGUFFile(TypedMetadata):
         self.tensors = {}
 
     def __repr__(self):
-        return f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
+        return (
+            f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
+        )
 
 
 def open_gguf(path, *, tensors=True):
@@ -79,7 +81,8 @@ def open_gguf(path, *, tensors=True):
     Parameters
     ----------
     path : str or path-like
-    tensors : bool    False stops after the metadata: `tensors` stays empty and nothing of the data is checked
+    tensors : bool    False stops after the metadata: `tensors` stays empty, `data_offset` 0, and
+                      nothing of the data is checked
 
     Returns
     -------
@@ -87,7 +90,7 @@ def open_gguf(path, *, tensors=True):
 
     Raises
     ------
-    GGUFError           the file cannot be read or is not a sound GGUF; the message has the byte offset
+    GGUFError           the file cannot be read or is not a sound GGUF; names the byte offset
     UnsupportedError    a tensor has a quant type that is not known
     """
     path = absolute(path)
@@ -123,9 +126,15 @@ def _read_version(reader):
         raise reader.error(f"the magic {magic!r}", f"{MAGIC!r}; this is not a GGUF file", at=0)
     version = reader.u32("the version")
     if swapped or version and version & 0xFFFF == 0:
-        raise reader.error("a big-endian file", "a little-endian GGUF; convert it with gguf-convert-endian", at=4)
+        raise reader.error(
+            "a big-endian file", "a little-endian GGUF; convert it with gguf-convert-endian", at=4
+        )
     if version == 1:
-        raise reader.error("GGUF version 1, which is not supported", "version 2 or 3; convert the model again", at=4)
+        raise reader.error(
+            "GGUF version 1, which is not supported",
+            "version 2 or 3; convert the model again",
+            at=4,
+        )
     if version not in VERSIONS:
         raise reader.error(f"GGUF version {version}", "version 2 or 3", at=4)
     return version
@@ -136,7 +145,11 @@ def _read_count(reader, noun, limit, min_entry_bytes):
     count = reader.u64(f"the number of {noun}")
     possible = (reader.file_size - reader.pos) // min_entry_bytes
     if count > possible:
-        raise reader.error(f"a count of {count} {noun}", f"at most {possible}, as many as the file has room for", at=at)
+        raise reader.error(
+            f"a count of {count} {noun}",
+            f"at most {possible}, as many as the file has room for",
+            at=at,
+        )
     if count > limit:
         raise reader.error(f"a count of {count} {noun}", f"at most {limit}", at=at)
     return count
@@ -152,7 +165,9 @@ def _read_key_value(reader, file):
     if vtype == VType.ARRAY:
         element_type = _value_type(reader, f"the elements of {what}")
         if element_type == VType.ARRAY:
-            raise reader.error(f"an array of arrays in {what}", "an array of numbers, bools or strings")
+            raise reader.error(
+                f"an array of arrays in {what}", "an array of numbers, bools or strings"
+            )
         file.value_types[key] = (vtype, element_type)
         file.metadata[key] = _read_array(reader, element_type, what)
     else:
@@ -166,7 +181,9 @@ def _value_type(reader, what):
     try:
         return VType(type_id)
     except ValueError:
-        raise reader.error(f"value type {type_id} for {what}", f"a type from 0 to {max(VType)}", at=at) from None
+        raise reader.error(
+            f"value type {type_id} for {what}", f"a type from 0 to {max(VType)}", at=at
+        ) from None
 
 
 def _read_scalar(reader, vtype, what):
@@ -209,7 +226,9 @@ def _read_directory(reader, file, n_tensors, shard):
     for name, (type_id, shape, offset) in rows.items():
         qtype = qtype_of(type_id, name, file.path)
         n_bytes = tensor_bytes(qtype, shape, name, file.path)
-        file.tensors[name] = TensorInfo(name, qtype, shape, file.data_offset + offset, n_bytes, shard)
+        file.tensors[name] = TensorInfo(
+            name, qtype, shape, file.data_offset + offset, n_bytes, shard
+        )
     check_layout(
         file.tensors.values(), path=file.path, data_offset=file.data_offset, alignment=file.alignment,
         file_size=file.file_size,
@@ -221,9 +240,15 @@ def _read_entry(reader, name):
     at = reader.pos
     n_dims = reader.u32(f"the number of dimensions of tensor {quoted(name)}")
     if not 1 <= n_dims <= MAX_DIMS:
-        raise reader.error(f"{plural(n_dims, 'dimension')} in tensor {quoted(name)}", f"1 to {MAX_DIMS}", at=at)
+        raise reader.error(
+            f"{plural(n_dims, 'dimension')} in tensor {quoted(name)}", f"1 to {MAX_DIMS}", at=at
+        )
     packed = struct.Struct(f"<{n_dims}QIQ")
-    *ne, type_id, offset = packed.unpack(reader.take(packed.size, f"the entry of tensor {quoted(name)}"))
+    *ne, type_id, offset = packed.unpack(
+        reader.take(packed.size, f"the entry of tensor {quoted(name)}")
+    )
     if 0 in ne:
-        raise reader.error(f"shape {tuple(ne[::-1])} of tensor {quoted(name)}", "no dimension of size 0", at=at)
+        raise reader.error(
+            f"shape {tuple(ne[::-1])} of tensor {quoted(name)}", "no dimension of size 0", at=at
+        )
     return type_id, tuple(ne[::-1]), offset

@@ -1,4 +1,4 @@
-"""A cursor over the front of a GGUF file. Reads forward only, checks every length before it is used."""
+"""A cursor over the front of a GGUF file: forward only, every length checked before it is used."""
 
 import os
 import struct
@@ -10,8 +10,8 @@ from moeengine.loader.messages import plural, shown_path
 from moeengine.loader.scan import find_strings
 
 FIRST_READ_BYTES = 1 << 16
-# Sanity limits on what a header may claim. The largest published files have headers of some 20 MB, vocabularies
-# of some 300 thousand strings; a claim far above that would only cost memory.
+# Sanity limits on what a header may claim. The largest published files have headers of some 20 MB and
+# vocabularies of some 300 thousand strings; a claim far above that would only cost memory.
 MAX_HEADER_BYTES = 1 << 28
 MAX_ARRAY_STRINGS = 1 << 24
 
@@ -39,7 +39,9 @@ class HeaderReader:
     def error(self, found, expected, *, at=None):
         """The GGUFError for this place: file, byte offset, found, expected."""
         at = self.pos if at is None else at
-        return GGUFError(f"{shown_path(self.path)}: at byte {at}: found {found}, expected {expected}")
+        return GGUFError(
+            f"{shown_path(self.path)}: at byte {at}: found {found}, expected {expected}"
+        )
 
     def need(self, n_bytes, what):
         """Make the next `n_bytes` bytes available in `buf`, or raise."""
@@ -52,18 +54,26 @@ class HeaderReader:
                 f"{plural(n_bytes, 'byte')} for {what}; the file is cut off or damaged",
             )
         if end > MAX_HEADER_BYTES:
-            raise self.error(f"{what} that needs {n_bytes} bytes", f"a header of at most {MAX_HEADER_BYTES} bytes")
+            raise self.error(
+                f"{what} that needs {n_bytes} bytes",
+                f"a header of at most {MAX_HEADER_BYTES} bytes",
+            )
         want = min(max(end, 2 * len(self.buf), FIRST_READ_BYTES), self.file_size, MAX_HEADER_BYTES)
         self._read_to(want)
         if len(self.buf) < end:
-            raise self.error("the end of the file", f"{n_bytes} bytes for {what}; the file shrank while it was read")
+            raise self.error(
+                "the end of the file",
+                f"{n_bytes} bytes for {what}; the file shrank while it was read",
+            )
 
     def _read_to(self, end):
         while len(self.buf) < end:
             try:
                 piece = os.pread(self.fd, end - len(self.buf), len(self.buf))
             except OSError as err:
-                raise GGUFError(f"{shown_path(self.path)}: cannot read at byte {len(self.buf)}: {err.strerror}") from None
+                raise GGUFError(
+                    f"{shown_path(self.path)}: cannot read at byte {len(self.buf)}: {err.strerror}"
+                ) from None
             if not piece:
                 return
             self.buf += piece
@@ -104,7 +114,9 @@ class HeaderReader:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as err:
-            raise self.error(f"{what} that is not UTF-8 ({err.reason})", "UTF-8 text", at=at) from None
+            raise self.error(
+                f"{what} that is not UTF-8 ({err.reason})", "UTF-8 text", at=at
+            ) from None
 
     def numbers(self, dtype, count, what):
         """The next `count` numbers as a read-only array of `dtype`."""

@@ -1,7 +1,7 @@
-"""A file mapped read-only and shared: its bytes, advice about them to the kernel, and which are resident.
+"""A file mapped read-only and shared: its bytes, advice about them, and which are resident.
 
-The mapping lives as long as anything refers to the object: a NumPy view made through the buffer protocol does,
-so a view can outlive `close` and never points at unmapped memory.
+The mapping lives as long as anything refers to the object. A NumPy view made through the buffer protocol
+does, so a view can outlive `close` and never points at unmapped memory.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
@@ -9,8 +9,8 @@ from libc.errno cimport errno
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
 from posix.mman cimport (
-    MADV_DONTNEED, MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MAP_FAILED, MAP_SHARED, PROT_READ,
-    madvise, mincore, mmap, munmap,
+    MADV_DONTNEED, MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED,
+    MAP_FAILED, MAP_SHARED, PROT_READ, madvise, mincore, mmap, munmap,
 )
 from posix.unistd cimport _SC_PAGESIZE, sysconf
 
@@ -43,7 +43,8 @@ cdef class MappedFile:
     size : int          bytes
     address : int       of the first byte; 0 for an empty file
     n_views : int       buffers handed out that still exist
-    n_advice, n_advice_failed, bytes_advised : int   calls of `advise` that reached the system, how many it refused, and bytes
+    n_advice, n_advice_failed : int   calls of `advise` that reached the system, and how many it refused
+    bytes_advised : int   bytes of the calls that it took
     last_advice_errno : int   of the latest refusal, 0 if none
 
     Raises
@@ -100,7 +101,7 @@ cdef class MappedFile:
         return self.fd < 0
 
     def close(self):
-        """Close the descriptor. The mapping goes when nothing refers to this object any more. Twice is fine."""
+        """Close the descriptor; the mapping goes with the last reference. Twice is fine."""
         self._close_fd()
 
     def unmap(self):
@@ -120,7 +121,8 @@ cdef class MappedFile:
             raise ClosedError(f"{shown_path(self.path)}: the mapping was released")
         if flags & PyBUF_WRITABLE:
             raise BufferError("the mapping is read-only")
-        PyBuffer_FillInfo(buffer, self, self._base if self.size else <void *> b"", self.size, True, flags)
+        cdef void *first = self._base if self.size else <void *> b""
+        PyBuffer_FillInfo(buffer, self, first, self.size, True, flags)
         self.n_views += 1
 
     def __releasebuffer__(self, Py_buffer *buffer):
@@ -136,12 +138,12 @@ cdef class MappedFile:
         ----------
         offset, length : int    bytes; inside the file
         advice : {"normal", "random", "sequential", "willneed", "dontneed"}
-            "dontneed" is rounded inward to whole pages, so bytes of a neighbour are never dropped; the
-            others are rounded outward
+            "dontneed" is rounded inward to whole pages, so bytes of a neighbour are never dropped;
+            the others are rounded outward
 
         Returns
         -------
-        int   bytes advised after rounding; 0 when no whole page is left or the system refused (counted)
+        int   bytes advised after rounding; 0 when no whole page is left, or when refused (counted)
         """
         if advice not in ADVICE:
             raise ValueError(f"advice: found {advice!r}, expected one of {', '.join(ADVICE)}")
@@ -173,8 +175,8 @@ cdef class MappedFile:
 
         Returns
         -------
-        (resident, total) : pages; the range is rounded outward. For a file that this user neither owns nor may
-            write, Linux reports every page as resident.
+        (resident, total) : pages; the range is rounded outward. For a file that this user neither owns
+            nor may write, Linux reports every page as resident.
 
         Raises
         ------
@@ -199,12 +201,16 @@ cdef class MappedFile:
                 page += n
         free(flags)
         if rc != 0:
-            raise SupplyError(f"{shown_path(self.path)}: cannot ask which pages are resident: {os.strerror(errno)}")
+            raise SupplyError(
+                f"{shown_path(self.path)}: cannot ask which pages are resident: {os.strerror(errno)}"
+            )
         return resident, last - first
 
     cdef int _check_range(self, size_t offset, size_t length) except -1:
         if self._base == NULL and self.size:
             raise ClosedError(f"{shown_path(self.path)}: the mapping was released")
         if length > self.size or offset > self.size - length:
-            raise ValueError(f"{shown_path(self.path)}: bytes {offset} to {offset + length} of {self.size}")
+            raise ValueError(
+                f"{shown_path(self.path)}: found {length} bytes at {offset}, expected them in {self.size} of it"
+            )
         return 0

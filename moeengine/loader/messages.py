@@ -1,19 +1,27 @@
-"""How the loader words its errors. Names from files are escaped, so that a file cannot forge log lines."""
+"""How the loader words its errors. Names from files are escaped: no file can forge a log line."""
 
 MAX_NAME_SHOWN = 160
 
 
 def escaped(text):
-    """`text` with control and other unprintable characters written as escapes, cut when very long."""
+    """`text` with unprintable characters written as escapes, cut when very long."""
     text = str(text)
     if len(text) > MAX_NAME_SHOWN:
         text = text[:MAX_NAME_SHOWN] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )
 
 
 def quoted(name):
     """A key or tensor name in quotes, escaped."""
     return f"'{escaped(name)}'"
+
+
+def at_tensor(path, name):
+    """The start of a message about a tensor: file and name."""
+    return f"{shown_path(path)}: tensor {quoted(name)}"
 
 
 def shown_path(path):

@@ -1,4 +1,4 @@
-"""Metadata values of a GGUF file: the lazy string array, and typed access with errors that name the key."""
+"""Metadata values of a GGUF file: the lazy string array, and typed access that names the key."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MISSING = object()  # default of the getters: the key has to be there
 class StringArray(Sequence):
     """The strings of one metadata array, decoded only when asked for.
 
-    Text that is not valid UTF-8 is decoded with U+FFFD in place of the bad bytes; `raw` gives the exact bytes.
+    Text that is not valid UTF-8 is decoded with U+FFFD in place of the bad bytes; `raw` gives them exactly.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class StringArray(Sequence):
 
 
 class TypedMetadata:
-    """Typed access to `self.metadata`; errors name `self.path`, the key, what was found and what was expected.
+    """Typed access to `self.metadata`; errors name `self.path`, the key, found and expected.
 
     Every getter takes a default for a key that is absent; without one an absent key is a GGUFError.
     A value of the wrong type or range is a GGUFError, with or without a default.
@@ -68,7 +68,9 @@ class TypedMetadata:
         if key in self.metadata:
             return self.metadata[key]
         if default is MISSING:
-            raise GGUFError(f"{shown_path(self.path)}: key {quoted(key)}: not found, expected to be present")
+            raise GGUFError(
+                f"{shown_path(self.path)}: key {quoted(key)}: not found, expected to be present"
+            )
         return default
 
     def get_int(self, key, default=MISSING, lo=None, hi=None):
@@ -89,7 +91,13 @@ class TypedMetadata:
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             self.refuse(key, value, "a number")
-        if not math.isfinite(value) or lo is not None and value < lo or hi is not None and value > hi:
+        if (
+            not math.isfinite(value)
+            or lo is not None
+            and value < lo
+            or hi is not None
+            and value > hi
+        ):
             self.refuse(key, value, f"a finite number{_range(lo, hi)}")
         return float(value)
 
@@ -122,7 +130,8 @@ class TypedMetadata:
         value = self.get(key, default)
         if value is default:
             return value
-        expected = f"an array{f' of {kind}' if kind else ''}{f' with {length} elements' if length is not None else ''}"
+        expected = f"an array{f' of {kind}' if kind else ''}"
+        expected += f" with {length} elements" if length is not None else ""
         if not isinstance(value, (np.ndarray, StringArray)) or kind and not _is_kind(value, kind):
             self.refuse(key, value, expected)
         if length is not None and len(value) != length:

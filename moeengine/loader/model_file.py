@@ -8,7 +8,7 @@ import numpy as np
 from moeengine.errors import ClosedError, GGUFError
 from moeengine.loader.gguf_file import scan_gguf
 from moeengine.loader.mapped_file import MappedFile
-from moeengine.loader.messages import quoted, shown_path
+from moeengine.loader.messages import at_tensor, quoted, shown_path
 from moeengine.loader.metadata import TypedMetadata
 from moeengine.loader.open_file import absolute
 from moeengine.loader.shards import COUNT_KEY, check_set, model_in_folder, shard_paths
@@ -24,7 +24,7 @@ class ModelFile(TypedMetadata):
     ----------
     path : Path               first file
     files : list of GGUFFile  one a shard, in order
-    maps : list of MappedFile same order; a reference to one keeps its addresses valid. Empty after close.
+    maps : list of MappedFile same order; a reference to one keeps its addresses valid; empty after close
     metadata : dict           of the first shard, which holds all of it
     tensors : dict            name -> TensorInfo of all shards; `shard` indexes `files` and `maps`
     """
@@ -88,8 +88,8 @@ class ModelFile(TypedMetadata):
 
         Parameters
         ----------
-        shape : tuple of int, optional   expected row-major shape; leading ones count for nothing, since
-                                         some writers drop them
+        shape : tuple of int, optional   expected row-major shape; leading ones count for nothing,
+                                         since some writers drop them
 
         Raises
         ------
@@ -99,22 +99,24 @@ class ModelFile(TypedMetadata):
         if info is None:
             similar = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.8)
             hint = f"; found the similar {', '.join(map(quoted, similar))}" if similar else ""
-            raise GGUFError(f"{shown_path(self.path)}: tensor {quoted(name)}: not found, expected to be present{hint}")
+            raise GGUFError(
+                f"{at_tensor(self.path, name)}: not found, expected to be present{hint}"
+            )
         if shape is not None and _trimmed(info.shape) != _trimmed(shape):
             raise GGUFError(
-                f"{shown_path(self.files[info.shard].path)}: tensor {quoted(name)}: "
+                f"{at_tensor(self.files[info.shard].path, name)}: "
                 f"found shape {info.shape}, expected {tuple(shape)}"
             )
         return info
 
     def weight(self, name, shape=None):
-        """`tensor` for one that is multiplied with: also an UnsupportedError when no kernel has its type."""
+        """`tensor` for one that is multiplied with: UnsupportedError when no kernel has its type."""
         info = self.tensor(name, shape)
         require_weight_type(info, self.files[info.shard].path)
         return info
 
     def address(self, name):
-        """Address of a tensor's first byte in its mapping; valid while someone refers to the MappedFile."""
+        """Address of a tensor's first byte; valid while someone refers to its MappedFile."""
         info = self.tensor(name)
         return self._map(info).address + info.offset
 
@@ -123,14 +125,14 @@ class ModelFile(TypedMetadata):
 
         Returns
         -------
-        uint8 (*shape[:-1], row_bytes), read-only; a view that keeps the mapping alive, also after `close`
+        uint8 (*shape[:-1], row_bytes), read-only; a view that keeps the mapping alive after `close`
         """
         info = self.tensor(name)
         flat = np.frombuffer(self._map(info), np.uint8, info.n_bytes, info.offset)
         return flat.reshape(*info.shape[:-1], info.row_bytes)
 
     def close(self):
-        """Close the descriptors and let go of the mappings. Views handed out stay valid. Twice is fine."""
+        """Close the descriptors, let go of the mappings. Views handed out stay valid. Twice is fine."""
         maps, self.maps = self.maps, []
         for mapped in maps:
             mapped.close()
@@ -146,7 +148,9 @@ class ModelFile(TypedMetadata):
         self.close()
 
     def __repr__(self):
-        return f"ModelFile({str(self.path)!r}, {len(self.files)} files, {len(self.tensors)} tensors)"
+        return (
+            f"ModelFile({str(self.path)!r}, {len(self.files)} files, {len(self.tensors)} tensors)"
+        )
 
     def _map(self, info):
         if not self.maps:

@@ -27,7 +27,9 @@ def open_regular(path):
         if stat.S_ISDIR(status.st_mode):
             raise GGUFError(f"{shown_path(path)}: found a directory, expected a GGUF file")
         if not stat.S_ISREG(status.st_mode):
-            raise GGUFError(f"{shown_path(path)}: found a pipe, socket or device, expected a GGUF file")
+            raise GGUFError(
+                f"{shown_path(path)}: found a pipe, socket or device, expected a GGUF file"
+            )
     except BaseException:
         os.close(fd)
         raise
@@ -40,7 +42,9 @@ def absolute(path):
     try:
         return Path(os.path.abspath(path))
     except OSError as err:
-        raise GGUFError(f"{shown_path(path)}: cannot find the current folder: {err.strerror}") from None
+        raise GGUFError(
+            f"{shown_path(path)}: cannot find the current folder: {err.strerror}"
+        ) from None
 
 
 def _reason(err):

@@ -13,11 +13,11 @@ def find_strings(const uint8_t[::1] buf, size_t pos, uint32_t[::1] starts, size_
 
     Parameters
     ----------
-    buf : uint8 (N,)            N < 2**32 - 8; strings are a little-endian u64 length, then the bytes
-    pos : int                   where the length of string `first` stands
-    starts : uint32 (n + 1,)    out: starts[i] = index of the first byte of string i; when the array is
-                                complete starts[n] = end + 8, so that string i is starts[i] : starts[i + 1] - 8
-    first : int                 number of strings already found
+    buf : uint8 (N,)          N <= 0xFFFFFFF0; a string is a little-endian u64 length, then its bytes
+    pos : int                 where the length of string `first` stands
+    starts : uint32 (n + 1,)  out: starts[i] = index of the first byte of string i; when the array is complete
+                              starts[n] = end + 8, so that string i is starts[i] : starts[i + 1] - 8
+    first : int               number of strings already found
 
     Returns
     -------
@@ -49,11 +49,11 @@ def decode_strings(const uint8_t[::1] buf, const uint32_t[::1] starts):
     -------
     list of str (n,)
     """
-    cdef Py_ssize_t i, n = starts.shape[0] - 1
-    cdef const char *base = <const char *> &buf[0] if buf.shape[0] else NULL
+    cdef Py_ssize_t i, n = starts.shape[0] - 1, size = buf.shape[0]
+    cdef const char *base = <const char *> &buf[0] if size else NULL
     cdef list out = [None] * n
     for i in range(n):
-        if starts[i] > buf.shape[0] or starts[i + 1] < starts[i] + 8 or starts[i + 1] - 8 > buf.shape[0]:
+        if starts[i + 1] > size + 8 or starts[i + 1] < 8 or starts[i] > starts[i + 1] - 8:
             raise IndexError("string outside the buffer")
         out[i] = PyUnicode_DecodeUTF8(base + starts[i], starts[i + 1] - 8 - starts[i], "replace")
     return out

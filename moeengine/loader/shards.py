@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from moeengine.errors import GGUFError
-from moeengine.loader.messages import plural, shown_path
+from moeengine.loader.messages import at_tensor, escaped, plural, shown_path
 
 SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 # A vision or audio projector beside a model is no model of its own.
@@ -34,7 +34,9 @@ def model_in_folder(folder):
         if not PROJECTOR_NAME.fullmatch(name):
             models.setdefault((shard["prefix"], shard["count"]) if shard else name, name)
     if not models:
-        raise GGUFError(f"{shown_path(folder)}: found a folder without a .gguf model, expected one in it")
+        raise GGUFError(
+            f"{shown_path(folder)}: found a folder without a .gguf model, expected one in it"
+        )
     if len(models) > 1:
         raise GGUFError(
             f"{shown_path(folder)}: found {len(models)} models ({_listed(models.values())}), "
@@ -53,20 +55,23 @@ def shard_paths(path, split_count):
 
     Returns
     -------
-    list of Path        [path] for a file that is no part of a set. Siblings are looked for beside `path`, then
-                        beside the file it links to.
+    list of Path        [path] for a file that is no part of a set. Siblings are looked for beside
+                        `path`, then beside the file it links to.
 
     Raises
     ------
-    GGUFError   the name and `split.count` disagree, or a shard is missing (all missing ones in full)
+    GGUFError   the name and `split.count` disagree, or shards are missing (named in full)
     """
-    places = [(place, SHARD_NAME.fullmatch(place.name)) for place in dict.fromkeys((path, Path(os.path.realpath(path))))]
+    places = [
+        (place, SHARD_NAME.fullmatch(place.name))
+        for place in dict.fromkeys((path, Path(os.path.realpath(path))))
+    ]
     places = [(place.parent, shard) for place, shard in places if shard]
     if not places:
         if split_count > 1:
             raise GGUFError(
-                f"{shown_path(path)}: found one of {split_count} shards ({COUNT_KEY}), expected a name like "
-                f"NAME-00001-of-{split_count:05d}.gguf so that the others can be found"
+                f"{shown_path(path)}: found one of {split_count} shards ({COUNT_KEY}), expected a "
+                f"name like NAME-00001-of-{split_count:05d}.gguf so that the others can be found"
             )
         return [path]
     named = int(places[0][1]["count"])
@@ -101,13 +106,15 @@ def check_set(files):
                 )
         for key in ("general.architecture", "general.name", TENSORS_KEY):
             if key in file.metadata and key in first.metadata and file.get(key) != first.get(key):
-                file.refuse(key, file.get(key), f"{first.get(key)!r} as in {shown_path(first.path)}")
+                file.refuse(
+                    key, file.get(key), f"{first.get(key)!r} as in {shown_path(first.path)}"
+                )
     owner = {}
     for file in files:
         for name in file.tensors:
             if name in owner:
                 raise GGUFError(
-                    f"{shown_path(file.path)}: tensor '{name}': found a second time, already in "
+                    f"{at_tensor(file.path, name)}: found a second time, already in "
                     f"{shown_path(owner[name].path)}; expected every tensor in one shard"
                 )
             owner[name] = file
@@ -122,18 +129,24 @@ def check_set(files):
 def _existing_shards(places, count):
     paths, missing = [], []
     for number in range(1, count + 1):
-        names = [folder / f"{shard['prefix']}-{number:05d}-of-{count:05d}.gguf" for folder, shard in places]
+        names = [
+            folder / f"{shard['prefix']}-{number:05d}-of-{count:05d}.gguf"
+            for folder, shard in places
+        ]
         found = next((name for name in names if os.path.lexists(name)), None)
         (paths if found else missing).append(found or names[0])
+        if len(missing) > MAX_LISTED:  # a count that is far off is not worth more looking
+            break
     if missing:
+        listed = ", ".join(map(shown_path, missing[:MAX_LISTED]))
         raise GGUFError(
-            f"{shown_path(missing[0].parent)}: found {len(paths)} of {count} shards, "
-            f"missing {_listed(shown_path(name) for name in missing)}"
+            f"{shown_path(places[0][0])}: found shards missing, expected all {count}: there is no "
+            f"{listed}{' and more' if len(missing) > MAX_LISTED else ''}"
         )
     return paths
 
 
 def _listed(names):
-    names = [shown_path(name) for name in names]
+    names = [escaped(name) for name in names]
     rest = len(names) - MAX_LISTED
     return ", ".join(names[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,9 +1,10 @@
 """Where a tensor lies in its file, and the checks that a tensor directory has to pass.
 
-Sizes of quant types come from the gguf package. What the kernels can multiply with is a subset of what may
+Sizes of quant types come from the gguf package. The kernels can multiply with some of the types that may
 stand in a file: a tensor of another type is recorded, and refused when it is used as a weight.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import gguf
 
 from moeengine.errors import GGUFError, UnsupportedError
 from moeengine.kernels.table import quant_types
-from moeengine.loader.messages import plural, quoted, shown_path
+from moeengine.loader.messages import at_tensor, plural, quoted, shown_path
 
 QType = gguf.GGMLQuantizationType
 
@@ -50,13 +51,13 @@ def supported_types():
 
 
 def qtype_of(type_id, name, path):
-    """The quant type with this id; UnsupportedError naming tensor, id and the supported types otherwise."""
+    """The quant type with this id, or UnsupportedError naming tensor, id and the supported types."""
     try:
         qtype = QType(type_id)
         gguf.GGML_QUANT_SIZES[qtype]
     except (ValueError, KeyError):
         raise UnsupportedError(
-            f"{shown_path(path)}: tensor {quoted(name)}: found quant type {type_id}, which is not known here; "
+            f"{at_tensor(path, name)}: found quant type {type_id}, which is not known here; "
             f"expected one of {supported_types()}; the file may need a newer version of moeengine"
         ) from None
     return qtype
@@ -66,7 +67,7 @@ def require_weight_type(info, path):
     """Raise UnsupportedError unless the kernels can multiply with a tensor of this type."""
     if info.qtype not in WEIGHT_TYPES:
         raise UnsupportedError(
-            f"{shown_path(path)}: tensor {quoted(info.name)}: found type {info.qtype.name} ({info.qtype.value}) "
+            f"{at_tensor(path, info.name)}: found type {info.qtype.name} ({info.qtype.value}) "
             f"for a weight, expected one of {supported_types()}"
         )
 
@@ -81,7 +82,7 @@ def tensor_bytes(qtype, shape, name, path):
     block, block_bytes = gguf.GGML_QUANT_SIZES[qtype]
     if shape[-1] % block:
         raise GGUFError(
-            f"{shown_path(path)}: tensor {quoted(name)}: found rows of {shape[-1]} elements, "
+            f"{at_tensor(path, name)}: found rows of {shape[-1]} elements, "
             f"expected a multiple of {block}, the block of {qtype.name}"
         )
     return math.prod(shape) // block * block_bytes
@@ -95,16 +96,18 @@ def check_layout(infos, *, path, data_offset, alignment, file_size):
     GGUFError   names the tensor, its byte range and the limit it breaks
     """
     for info in infos:
-        where = f"{shown_path(path)}: tensor {quoted(info.name)}"
+        where = at_tensor(path, info.name)
         if (info.offset - data_offset) % alignment:
-            raise GGUFError(f"{where}: found offset {info.offset - data_offset}, expected a multiple of {alignment}")
+            raise GGUFError(
+                f"{where}: found offset {info.offset - data_offset}, expected a multiple of {alignment}"
+            )
         if info.offset + info.n_bytes > file_size:
             raise GGUFError(
                 f"{where}: found bytes {info.offset} to {info.offset + info.n_bytes}, expected them inside the file "
                 f"of {plural(file_size, 'byte')}; the file is cut off or damaged"
             )
     in_order = sorted(infos, key=lambda info: info.offset)
-    for info, following in zip(in_order, in_order[1:], strict=False):
+    for info, following in itertools.pairwise(in_order):
         room = following.offset - info.offset
         if room < info.n_bytes:
             raise GGUFError(
@@ -112,9 +115,11 @@ def check_layout(infos, *, path, data_offset, alignment, file_size):
                 f"second at byte {following.offset}, expected it at byte {info.offset + info.n_bytes} or later"
                 f"{_other_type_hint(info, room, alignment)}"
             )
-        if room > _padded(info.n_bytes, alignment) and (hint := _other_type_hint(info, room, alignment)):
+        if room > _padded(info.n_bytes, alignment) and (
+            hint := _other_type_hint(info, room, alignment)
+        ):
             raise GGUFError(
-                f"{shown_path(path)}: tensor {quoted(info.name)}: found {room} bytes up to the next tensor, "
+                f"{at_tensor(path, info.name)}: found {room} bytes up to the next tensor, "
                 f"expected {info.n_bytes} for type {info.qtype.name} ({info.qtype.value}){hint}"
             )
 

@@ -33,15 +33,32 @@ def array(key, element_type, count, payload):
 def tensor(name, ne, offset, type_id=F32, n_dims=None):
     """One directory entry; `ne` is GGUF's order, fastest axis first."""
     dims = struct.pack(f"<{len(ne)}Q", *ne)
-    return text(name) + struct.pack("<I", len(ne) if n_dims is None else n_dims) + dims + struct.pack("<IQ", type_id, offset)
+    return (
+        text(name)
+        + struct.pack("<I", len(ne) if n_dims is None else n_dims)
+        + dims
+        + struct.pack("<IQ", type_id, offset)
+    )
 
 
 def build(
-    keys=(), tensors=(), data=b"", *, magic=b"GGUF", version=3, n_tensors=None, n_keys=None, alignment=32, cut=None
+    keys=(),
+    tensors=(),
+    data=b"",
+    *,
+    magic=b"GGUF",
+    version=3,
+    n_tensors=None,
+    n_keys=None,
+    alignment=32,
+    cut=None,
 ):
     """The bytes of a file. Counts follow the lists unless given; `data` starts at the next multiple of `alignment`."""
     head = magic + struct.pack(
-        "<IQQ", version, len(tensors) if n_tensors is None else n_tensors, len(keys) if n_keys is None else n_keys
+        "<IQQ",
+        version,
+        len(tensors) if n_tensors is None else n_tensors,
+        len(keys) if n_keys is None else n_keys,
     )
     head += b"".join(keys) + b"".join(tensors)
     if tensors:

@@ -21,15 +21,26 @@ HUGE = 2**63
 
 
 def one_tensor(ne=(8,), offset=0, type_id=raw.F32, data=256, **kw):
-    return raw.build([], [raw.tensor("bad.weight", ne, offset, type_id, kw.pop("n_dims", None))], bytes(data), **kw)
+    return raw.build(
+        [],
+        [raw.tensor("bad.weight", ne, offset, type_id, kw.pop("n_dims", None))],
+        bytes(data),
+        **kw,
+    )
 
 
 def alignment(vtype, payload):
-    return raw.build([raw.key_value("general.alignment", vtype, payload)], [raw.tensor("t", [8], 0)], bytes(1 << 12))
+    return raw.build(
+        [raw.key_value("general.alignment", vtype, payload)],
+        [raw.tensor("t", [8], 0)],
+        bytes(1 << 12),
+    )
 
 
 def two_tensors(second_offset):
-    return raw.build([], [raw.tensor("one", [16], 0), raw.tensor("two", [16], second_offset)], bytes(4096))
+    return raw.build(
+        [], [raw.tensor("one", [16], 0), raw.tensor("two", [16], second_offset)], bytes(4096)
+    )
 
 
 GOOD = raw.build([raw.u32("k", 1)], [raw.tensor("t", [8], 0)], bytes(32))
@@ -125,7 +136,7 @@ def test_refused(tmp_path, case):
             opener(path)
         message = str(caught.value)
         assert message.startswith(f"{path}: "), message
-        assert ("found" in message and "expected" in message), message
+        assert "found" in message and "expected" in message, message
         assert message.isprintable(), message
         for word in words:
             assert word in message, message
@@ -145,7 +156,14 @@ def test_unknown_quant_type(tmp_path, type_id):  # B032
     path.write_bytes(one_tensor(type_id=type_id))
     with pytest.raises(UnsupportedError) as caught:
         open_gguf(path)
-    for word in (str(path), "'bad.weight'", f"type {type_id},", "Q4_K (12)", "IQ2_XXS (16)", "newer version"):
+    for word in (
+        str(path),
+        "'bad.weight'",
+        f"type {type_id},",
+        "Q4_K (12)",
+        "IQ2_XXS (16)",
+        "newer version",
+    ):
         assert word in str(caught.value)
 
 
@@ -169,7 +187,9 @@ def test_other_numbering_of_quant_types(tmp_path, wrong, right):  # B033
     path.write_bytes(raw.build([], tensors, bytes(next_offset + 4096)))
     with pytest.raises(GGUFError, match=f"'a'.*{right.name}.*number"):
         open_gguf(path)
-    path.write_bytes(raw.build([], [raw.tensor("a", [64 * 32], 0, right), tensors[1]], bytes(next_offset + 4096)))
+    path.write_bytes(
+        raw.build([], [raw.tensor("a", [64 * 32], 0, right), tensors[1]], bytes(next_offset + 4096))
+    )
     open_gguf(path)
 
 
@@ -223,7 +243,12 @@ def test_large_claims_cost_no_memory(tmp_path):  # B011, B012
 
 
 def test_what_is_no_file(tmp_path):
-    cases = {tmp_path / "missing.gguf": "no such file", tmp_path: "directory", "a\0b": "NUL", tmp_path / ("x" * 300): "name"}
+    cases = {
+        tmp_path / "missing.gguf": "no such file",
+        tmp_path: "directory",
+        "a\0b": "NUL",
+        tmp_path / ("x" * 300): "name",
+    }
     os.mkfifo(tmp_path / "pipe.gguf")
     cases[tmp_path / "pipe.gguf"] = "pipe"
     cases["/dev/zero"] = "device"
@@ -278,7 +303,10 @@ def test_file_that_shrinks_while_it_is_read(tmp_path, monkeypatch):
     path.write_bytes(raw.build([raw.array("k", T.STRING, 4000, raw.text("word") * 4000)]))
     real = os.pread
     monkeypatch.setattr("moeengine.loader.header_reader.FIRST_READ_BYTES", 64)
-    monkeypatch.setattr("moeengine.loader.header_reader.os.pread", lambda fd, n, at: real(fd, n, at) if at < 1000 else b"")
+    monkeypatch.setattr(
+        "moeengine.loader.header_reader.os.pread",
+        lambda fd, n, at: real(fd, n, at) if at < 1000 else b"",
+    )
     with pytest.raises(GGUFError, match="shrank"):
         open_gguf(path)
 

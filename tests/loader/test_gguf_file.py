@@ -24,19 +24,29 @@ def tiny(tmp_path_factory):
 
 def test_same_as_the_package_reader(tiny):
     file, reader = open_gguf(tiny.path), gguf.GGUFReader(tiny.path)
-    assert file.version == 3 and file.alignment == reader.alignment and file.data_offset == reader.data_offset
+    assert (
+        file.version == 3
+        and file.alignment == reader.alignment
+        and file.data_offset == reader.data_offset
+    )
     assert file.file_size == os.path.getsize(tiny.path)
     fields = {key: field for key, field in reader.fields.items() if not key.startswith("GGUF.")}
     assert list(file.metadata) == list(fields)
     for key, field in fields.items():
         value = file.metadata[key]
-        assert (value.tolist() if isinstance(value, (np.ndarray, StringArray)) else value) == field.contents(), key
+        assert (
+            value.tolist() if isinstance(value, (np.ndarray, StringArray)) else value
+        ) == field.contents(), key
         vtype = file.value_types[key]
         assert list(vtype if isinstance(vtype, tuple) else (vtype,)) == field.types[:2], key
     assert list(file.tensors) == [t.name for t in reader.tensors]
     for theirs in reader.tensors:
         info = file.tensors[theirs.name]
-        assert (info.offset, info.n_bytes, info.qtype) == (theirs.data_offset, theirs.n_bytes, theirs.tensor_type)
+        assert (info.offset, info.n_bytes, info.qtype) == (
+            theirs.data_offset,
+            theirs.n_bytes,
+            theirs.tensor_type,
+        )
         assert info.shape == tuple(int(n) for n in theirs.shape[::-1])
         assert info.row_bytes * int(np.prod(info.shape[:-1])) == info.n_bytes
 
@@ -65,7 +75,9 @@ def test_every_value_type(tmp_path):
 @pytest.mark.parametrize("version", [2, 3])
 def test_versions(tmp_path, version):  # B022
     path = tmp_path / "v.gguf"
-    path.write_bytes(raw.build([raw.u32("k", 7)], [raw.tensor("t", [4], 0)], bytes(16), version=version))
+    path.write_bytes(
+        raw.build([raw.u32("k", 7)], [raw.tensor("t", [4], 0)], bytes(16), version=version)
+    )
     file = open_gguf(path)
     assert file.version == version and file.metadata == {"k": 7} and file.tensors["t"].n_bytes == 16
 
@@ -75,7 +87,9 @@ def test_tensors_lie_right_for_every_header_length(tmp_path, alignment):  # B017
     arrays = {f"t{i}": np.arange(3 + i, dtype=np.float32) + 10 * i for i in range(3)}
     for pad in range(0, 64, 1 if alignment in (16, 64) else 13):
         tensors = {name: (array, gguf.GGMLQuantizationType.F32) for name, array in arrays.items()}
-        path = write_gguf(tmp_path / "a.gguf", "none", {"pad": "x" * pad}, tensors, alignment=alignment)
+        path = write_gguf(
+            tmp_path / "a.gguf", "none", {"pad": "x" * pad}, tensors, alignment=alignment
+        )
         file, data = open_gguf(path), path.read_bytes()
         assert file.alignment == alignment
         for name, array in arrays.items():
@@ -83,7 +97,10 @@ def test_tensors_lie_right_for_every_header_length(tmp_path, alignment):  # B017
             assert data[info.offset : info.offset + info.n_bytes] == array.tobytes()
 
 
-@pytest.mark.parametrize("vtype, code", [(T.UINT8, "B"), (T.INT16, "<h"), (T.INT32, "<i"), (T.UINT64, "<Q"), (T.INT64, "<q")])
+@pytest.mark.parametrize(
+    "vtype, code",
+    [(T.UINT8, "B"), (T.INT16, "<h"), (T.INT32, "<i"), (T.UINT64, "<Q"), (T.INT64, "<q")],
+)
 def test_alignment_of_any_integer_type(tmp_path, vtype, code):
     key = raw.key_value("general.alignment", vtype, struct.pack(code, 64))
     path = tmp_path / "a.gguf"
@@ -93,7 +110,9 @@ def test_alignment_of_any_integer_type(tmp_path, vtype, code):
 
 def test_metadata_only(tiny):
     file = open_gguf(tiny.path, tensors=False)
-    assert file.tensors == {} and file.architecture if hasattr(file, "architecture") else file.metadata
+    assert (
+        file.tensors == {} and file.architecture if hasattr(file, "architecture") else file.metadata
+    )
     assert len(file.metadata["tokenizer.ggml.tokens"]) == tiny.hparams["n_vocab"]
 
 
@@ -101,7 +120,9 @@ def test_file_without_tensors_or_keys(tmp_path):
     path = tmp_path / "bare.gguf"
     path.write_bytes(raw.build())
     assert open_gguf(path).tensors == {} and open_gguf(path).metadata == {}
-    path.write_bytes(raw.build([raw.string("general.architecture", "llama"), raw.array("e", T.STRING, 0, b"")]))
+    path.write_bytes(
+        raw.build([raw.string("general.architecture", "llama"), raw.array("e", T.STRING, 0, b"")])
+    )
     assert len(open_gguf(path).metadata["e"]) == 0
 
 
@@ -121,17 +142,34 @@ def test_float_types_and_stacked_experts(tmp_path):  # B037
         "ids": (np.ones(3, np.int32), q.I32),
     }
     file = open_gguf(write_gguf(tmp_path / "a.gguf", "none", {}, tensors))
-    assert [(t.shape, t.n_bytes) for t in file.tensors.values()] == [((7, 5), 70), ((3, 5), 30), ((4, 3, 5), 120), ((3,), 12)]
+    assert [(t.shape, t.n_bytes) for t in file.tensors.values()] == [
+        ((7, 5), 70),
+        ((3, 5), 30),
+        ((4, 3, 5), 120),
+        ((3,), 12),
+    ]
 
 
 def test_strings_that_are_not_text(tmp_path):  # B025, B163
     words = ["", "a\r\nb", "\x1b[31m", "\0", b"\xff\xfe", "\ufffd", "é\U0001f600"]
     path = tmp_path / "s.gguf"
-    path.write_bytes(raw.build([raw.array("w", T.STRING, len(words), b"".join(map(raw.text, words))), raw.string("s", b"\xff!")]))
+    path.write_bytes(
+        raw.build(
+            [
+                raw.array("w", T.STRING, len(words), b"".join(map(raw.text, words))),
+                raw.string("s", b"\xff!"),
+            ]
+        )
+    )
     found = open_gguf(path).metadata["w"]
     exact = [w if isinstance(w, bytes) else w.encode() for w in words]
     assert [found.raw(i) for i in range(len(found))] == exact
-    assert found.tolist() == list(found) == [found[i] for i in range(len(found))] == [w.decode("utf-8", "replace") for w in exact]
+    assert (
+        found.tolist()
+        == list(found)
+        == [found[i] for i in range(len(found))]
+        == [w.decode("utf-8", "replace") for w in exact]
+    )
     assert found[-1] == words[-1] and found[1:3] == words[1:3] and "\0" in found
     for wrong in (len(words), -len(words) - 1):
         with pytest.raises(IndexError):
@@ -143,7 +181,11 @@ def test_strings_across_every_read(tmp_path, monkeypatch):
     """The reader takes the file in growing pieces; the cuts may fall anywhere."""
     words = [f"w{i}" * (i % 5) for i in range(300)]
     path = tmp_path / "s.gguf"
-    path.write_bytes(raw.build([raw.array("w", T.STRING, len(words), b"".join(map(raw.text, words))), raw.u32("k", 1)]))
+    path.write_bytes(
+        raw.build(
+            [raw.array("w", T.STRING, len(words), b"".join(map(raw.text, words))), raw.u32("k", 1)]
+        )
+    )
     for first in (1, 3, 7, 64, 1000):
         monkeypatch.setattr("moeengine.loader.header_reader.FIRST_READ_BYTES", first)
         file = open_gguf(path)
@@ -180,7 +222,9 @@ def test_large_vocabulary_and_file_open_fast(large_vocabulary):  # B094
         resident, _ = model.maps[0].resident_pages(0, 1 << 30)
         assert resident * 4096 < 64 << 20
     assert took < 0.5
-    assert os.stat(large_vocabulary).st_blocks * 512 < 64 << 20, "not sparse: the test wrote a real 40 GB file"
+    assert os.stat(large_vocabulary).st_blocks * 512 < 64 << 20, (
+        "not sparse: the test wrote a real 40 GB file"
+    )
 
 
 def test_open_does_not_grow_memory(large_vocabulary):
