@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from moeengine.errors import CancelledError, ContextOverflowError
 from moeengine.sampling import Sampler, token_logprob
-from moeengine.text_stream import TextStream
+from moeengine.answer_text import AnswerText
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Generation:
 
     prompt : list of int         at least one token
     params : GenerationParams
-    tokenizer : Tokenizer or None    None: token ids only, no text
+    tokenizer : Tokenizer
+    has_text : bool              False: token ids only, the text stays empty
     call : Call
     hparams, n_ctx : of the session that will do the work
 
@@ -52,7 +53,7 @@ class Generation:
     ContextOverflowError         the prompt alone is longer than n_ctx
     """
 
-    def __init__(self, prompt, params, *, tokenizer, call, n_vocab, n_ctx, progress=None):
+    def __init__(self, prompt, params, *, tokenizer, has_text, call, n_vocab, n_ctx, progress=None):
         if len(prompt) > n_ctx:
             raise ContextOverflowError(
                 f"prompt: found {len(prompt)} tokens, expected at most n_ctx, which is {n_ctx}; "
@@ -69,8 +70,10 @@ class Generation:
         self.finish_reason = None
         self.timings = {"prefill_s": 0.0, "decode_s": 0.0}
         self._tokenizer = tokenizer
+        self._has_text = has_text
+        self._end_tokens = () if params.ignore_eos else tokenizer.eog_ids
         self._sampler = Sampler(params.sampling, n_vocab, n_ctx, prompt)
-        self._text = TextStream(params.stop)
+        self._text = AnswerText(params.stop)
         self._shown = []
         self._logprobs = []
 
@@ -107,23 +110,24 @@ class Generation:
     def _draw(self, logits):
         """Draw the next token from logits, float32 (V,); returns the text that became certain."""
         token = self._sampler.sample(logits)
-        tokenizer = self._tokenizer
-        if tokenizer is not None and token in tokenizer.eog_ids and not self.params.ignore_eos:
+        if token in self._end_tokens:
             self.finish_reason = "stop"
-            self._text.push(b"", hidden=tokenizer.token_text(token))
+            self._text_of(token)
             return ""
         self.tokens.append(token)
         if self.params.logprobs:
             self._logprobs.append(token_logprob(logits, token, self.params.logprobs))
-        if tokenizer is None:
-            return ""
-        if tokenizer.is_special(token):
-            piece = self._text.push(b"", hidden=tokenizer.token_text(token))
-        else:
-            piece = self._text.push(tokenizer.token_bytes(token))
+        piece = self._text_of(token)
         if self._text.stop is not None:
             self.finish_reason = "stop"
         return piece
+
+    def _text_of(self, token):
+        """The text that becomes certain with `token`; a control token's own text is never shown."""
+        if not self._has_text or token >= self._tokenizer.n_vocab:
+            return ""  # a model may have more rows than its vocabulary has tokens
+        hidden = self._tokenizer.token_text(token) if self._tokenizer.is_special(token) else ""
+        return self._text.push(self._tokenizer.token_bytes(token), hidden=hidden)
 
     def _timed(self, name, work, *args):
         start = time.perf_counter()

@@ -130,8 +130,8 @@ class Session:
         params = GenerationParams.of(settings)
         tokens = prompts.prompt_tokens(runtime, prompt, params)
         generation = Generation(
-            tokens, params, tokenizer=self._tokenizer_for(prompt, params), call=call,
-            n_vocab=runtime.hparams.n_vocab, n_ctx=self._n_ctx, progress=progress,
+            tokens, params, tokenizer=runtime.tokenizer(), has_text=self._has_text(prompt, params),
+            call=call, n_vocab=runtime.hparams.n_vocab, n_ctx=self._n_ctx, progress=progress,
         )
         return Stream(self, generation)
 
@@ -145,7 +145,7 @@ class Session:
 
     def generate(self, prompt, *, stream=False, progress=None, **settings):
         """The text of `complete`, or with stream=True a Stream of its pieces."""
-        self._runtime.tokenizer()  # text is asked for: say at once if there is none
+        self._runtime.tokenizer().stream()  # text is asked for: say at once if there can be none
         if stream:
             return self.stream(prompt, progress=progress, **settings)
         return self.complete(prompt, progress=progress, **settings).text
@@ -161,15 +161,16 @@ class Session:
         self._cancellations.n += 1
         self._runtime.cancel(self._context)
 
-    def _tokenizer_for(self, prompt, params):
-        """The tokenizer; None where it is missing and token ids were given, without stop strings."""
+    def _has_text(self, prompt, params):
+        """Whether answers can be text. UnsupportedError: they cannot, and a text is involved."""
         try:
-            return self._runtime.tokenizer()
+            self._runtime.tokenizer().stream()
+            return True
         except UnsupportedError as error:
             if isinstance(prompt, str) or prompts.is_messages(prompt) or params.stop:
                 raise
             logger.warning("token ids only, no text: %s", error)
-            return None
+            return False
 
     # -- for Generation and Stream ------------------------------------------------------------
 

@@ -38,6 +38,9 @@ class FakeTokenizer:
                 text = text[1:]
         return ids
 
+    def stream(self):
+        return None
+
     def decode(self, ids):
         return b"".join(self.token_bytes(i) for i in ids).decode("utf-8", "replace")
 

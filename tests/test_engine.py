@@ -223,10 +223,10 @@ def test_unknown_settings(made):
 def test_without_a_tokenizer_ids_still_work(monkeypatch, caplog):
     engine, model = fake_engine(monkeypatch)
 
-    def missing():
+    def missing(*args, **kwargs):
         raise UnsupportedError("tokenizer: found 'future-model', expected ...")
 
-    engine._runtime.tokenizer = missing
+    engine.tokenizer.stream = engine.tokenizer.encode = missing
     answer = engine.complete([1, 2], **GREEDY)
     assert answer.text == "" and len(answer.tokens) == 8 and "future-model" in caplog.text
     for call in (

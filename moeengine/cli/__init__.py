@@ -1,0 +1,98 @@
+"""The command line: one table of commands, and what happens to their errors.
+
+A command is one module with `add_arguments(parser)` and `run(args) -> exit status`. Only the module
+of the command that was asked for is imported.
+"""
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+import threading
+
+from moeengine import __version__
+from moeengine.errors import MoeEngineError
+
+COMMANDS = {  # name: (module, summary)
+    "generate": ("moeengine.cli.generate", "continue a prompt"),
+    "chat": ("moeengine.cli.chat", "talk to the model, in the template that its file carries"),
+    "info": ("moeengine.cli.info", "what a model file holds and how much memory it needs"),
+    "tokenize": ("moeengine.cli.tokenize", "the token ids of a text"),
+}
+EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+
+
+def main(argv=None):
+    """Run one command. Returns the exit status: 0, 1 (error), 2 (bad usage), 130 (Ctrl-C), ..."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    show_traceback = "--traceback" in argv
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 still gets its text
+    previous = _exit_on_sigterm()
+    try:
+        args = _parser(argv).parse_args(argv)
+        status = args.run(args)
+        sys.stdout.flush()
+        return status
+    except SystemExit as request:  # argparse, SIGTERM
+        return request.code if isinstance(request.code, int) else EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _discard_stdout()
+        return EXIT_ERROR
+    except (MoeEngineError, OSError, MemoryError) as error:
+        if show_traceback:
+            raise
+        text = str(error) or type(error).__name__
+        print(f"moeengine: {' '.join(text.split())}", file=sys.stderr)
+        return EXIT_ERROR
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _parser(argv):
+    """The parser; of the commands only the one that argv names gets its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="moeengine",
+        description="Run Mixture-of-Experts language models from GGUF files on the CPU.",
+        epilog="`moeengine COMMAND --help` lists the options of a command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"moeengine {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    chosen = next((a for a in argv if not a.startswith("-")), None)
+    for name, (module_name, summary) in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+        )
+        if name == chosen:
+            module = importlib.import_module(module_name)
+            module.add_arguments(command)
+            command.add_argument(
+                "--traceback", action="store_true", help="show where in the program an error arose"
+            )
+            command.set_defaults(run=module.run, parser=command)
+    return parser
+
+
+def _exit_on_sigterm():
+    """Let SIGTERM end the program also as process 1 of a container; returns the old handler."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+
+    def leave(number, frame):
+        raise SystemExit(EXIT_TERMINATED)
+
+    return signal.signal(signal.SIGTERM, leave)
+
+
+def _discard_stdout():
+    """Nobody reads on: keep the interpreter from complaining about it when it flushes at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass  # not a real file

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from moeengine.text_stream import TextStream
+from moeengine.answer_text import AnswerText
 
 
 def feed(data, cuts, stops=()):
     """Pieces of `data`, bytes, cut at `cuts`; the tail is the last."""
-    stream = TextStream(tuple(stops))
+    stream = AnswerText(tuple(stops))
     pieces = []
     for begin, end in zip([0, *cuts], [*cuts, len(data)]):
         pieces.append(stream.push(data[begin:end]))
@@ -45,7 +45,7 @@ def test_every_cut_of_a_text_gives_the_same():
 
 
 def test_nothing_of_a_stop_string_is_shown_early():
-    stream = TextStream(("own fox",))
+    stream = AnswerText(("own fox",))
     assert [stream.push(p) for p in (b"the br", b"own", b" f", b"ox", b" jumps")] == [
         "the br", "", "", "", "",
     ]
@@ -53,14 +53,14 @@ def test_nothing_of_a_stop_string_is_shown_early():
 
 
 def test_a_tail_that_only_looked_like_a_stop_is_shown():
-    stream = TextStream(("own fox",))
+    stream = AnswerText(("own fox",))
     assert stream.push(b"own fo") == "" and stream.finish() == "own fo"
-    stream = TextStream(("ab",))
+    stream = AnswerText(("ab",))
     assert stream.push(b"a") == "" and stream.push(b"c") == "ac"
 
 
 def test_a_character_over_four_tokens():
-    stream = TextStream()
+    stream = AnswerText()
     assert [stream.push(bytes([b])) for b in " 😀".encode()] == [" ", "", "", "", "😀"]
 
 
@@ -81,36 +81,36 @@ def test_bytes_that_are_no_text(data, text):
 
 
 def test_a_stop_found_only_when_the_last_bytes_are_flushed():
-    stream = TextStream(("\ufffd",))
+    stream = AnswerText(("\ufffd",))
     assert stream.push(b"a\xe2\x82") == "a"
     assert stream.finish() == "" and stream.stop == "\ufffd"
 
 
 def test_a_control_token_is_a_stop_string_but_never_text():
-    stream = TextStream(("<|im_end|>",))
+    stream = AnswerText(("<|im_end|>",))
     assert stream.push(b"hi") == "hi"
     assert stream.push(b"", hidden="<|im_end|>") == "" and stream.stop == "<|im_end|>"
-    stream = TextStream(("<|im_end|>",))
+    stream = AnswerText(("<|im_end|>",))
     assert stream.push(b"", hidden="<|im_start|>") == ""
     assert stream.push(b"ok") == "ok" and stream.finish() == "" and stream.stop is None
 
 
 def test_a_stop_string_over_a_control_token_and_text():
-    stream = TextStream(("<e>\nUser:",))
+    stream = AnswerText(("<e>\nUser:",))
     pieces = [stream.push(b"a"), stream.push(b"", hidden="<e>"), stream.push(b"\nUser"), stream.push(b":")]
     assert pieces == ["a", "", "", ""] and stream.stop == "<e>\nUser:"
-    stream = TextStream(("<e>\nUser:",))
+    stream = AnswerText(("<e>\nUser:",))
     pieces = [stream.push(b"a"), stream.push(b"", hidden="<e>"), stream.push(b"\nUse"), stream.push(b"x")]
     assert pieces == ["a", "", "", "\nUsex"]
 
 
 def test_a_stop_string_that_the_reader_would_see_around_a_control_token():
-    stream = TextStream(("abc",))
+    stream = AnswerText(("abc",))
     pieces = [stream.push(b"xab"), stream.push(b"", hidden="<e>"), stream.push(b"cd"), stream.finish()]
     assert "".join(pieces) == "x" and stream.stop == "abc"
 
 
 def test_after_a_stop_nothing_follows():
-    stream = TextStream(("b",))
+    stream = AnswerText(("b",))
     assert stream.push(b"abc") == "a"
     assert stream.push(b"more") == "" and stream.finish() == ""

@@ -6,7 +6,7 @@ Knows nothing of models; a tokenizer gives the bytes of a token.
 import codecs
 
 
-class TextStream:
+class AnswerText:
     """Text of one answer, token by token.
 
     The pieces of `push` and the tail of `finish`, joined, are the text up to the first stop string.

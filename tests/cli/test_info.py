@@ -1,0 +1,120 @@
+"""`info` and `tokenize` on tiny files: figures, escapes, bad weights, exit statuses."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from moeengine.cli import main
+from moeengine.loader.model_file import ModelFile
+from moeengine.model_info import describe, find_bad_blocks
+from tests.tiny import write_tiny
+
+
+def test_figures_add_up(tmp_path):
+    tiny = write_tiny(tmp_path / "a.gguf", n_expert=6, n_expert_used=2, n_layer=3)
+    with ModelFile.open(tiny.path) as file:
+        info = describe(file, n_ctx=100)
+        experts = [t for n, t in file.tensors.items() if "_exps" in n]
+        dense = [t for n, t in file.tensors.items() if "_exps" not in n and n != "token_embd.weight"]
+        assert info.experts.total_bytes == sum(t.n_bytes for t in experts)
+        assert info.dense_bytes == sum(t.n_bytes for t in dense)
+        assert info.row_bytes == file.tensors["token_embd.weight"].row_bytes
+        assert sum(q.n_bytes for q in info.quants) == file.tensor_bytes
+    one = info.experts.total_bytes // 18
+    assert info.experts.expert_bytes_min == info.experts.expert_bytes_max == one
+    assert info.experts.token_bytes == 3 * 2 * one
+    assert info.token_bytes == info.dense_bytes + info.row_bytes + 6 * one
+    assert info.kv_bytes == 100 * 3 * 2 * (16 + 16) * 2  # layers, KV heads, keys and values, F16
+    assert info.smallest_budget == info.dense_bytes + info.kv_bytes + 6 * one
+    assert info.useful_budget == info.smallest_budget + 6 * one
+
+
+def test_a_tied_head_is_read_whole(tmp_path):
+    tiny = write_tiny(tmp_path / "a.gguf", tied=True)
+    with ModelFile.open(tiny.path) as file:
+        info = describe(file)
+    assert info.row_bytes == 0
+
+
+def test_tiers_of_different_types(tmp_path):
+    tiny = write_tiny(tmp_path / "a.gguf", tiers=[(4, "Q8_0"), (2, "Q4_0")])
+    with ModelFile.open(tiny.path) as file:
+        info = describe(file)
+    assert info.experts.n_expert == 6
+    assert info.experts.expert_bytes_min < info.experts.expert_bytes_max
+    assert {q.qtype for q in info.quants if q.is_expert} == {"Q8_0", "Q4_0"}
+
+
+def test_a_dense_model_has_no_experts(tmp_path, capsys):
+    tiny = write_tiny(tmp_path / "a.gguf", "llama")
+    assert main(["info", str(tiny.path)]) == 0
+    out = capsys.readouterr().out
+    assert "architecture   llama" in out and "experts        none" in out
+
+
+def test_info_prints_a_split_model_whole(tmp_path, capsys):
+    tiny = write_tiny(tmp_path / "a.gguf", n_shards=3)
+    assert main(["info", str(tiny.path), "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["n_shards"] >= 2 and info["experts"]["n_layer"] == 2
+    assert info["metadata"]["general.architecture"] == "qwen3moe"
+
+
+def test_names_from_a_file_cannot_write_to_the_terminal(tmp_path, capsys):
+    tiny = write_tiny(tmp_path / "a.gguf", metadata={"general.name": "a\x1b[31m\r\nb\x00", "x.\x07y": ["\x1b]0;t"]})
+    assert main(["info", str(tiny.path)]) == 0
+    out = capsys.readouterr().out
+    assert not any(c for c in out if ord(c) < 32 and c != "\n") and "\\x1b" in out
+    assert main(["info", str(tiny.path), "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_check_finds_the_expert_with_nan(tmp_path, capsys):
+    tiny = write_tiny(tmp_path / "a.gguf", n_expert=4)
+    assert main(["info", str(tiny.path), "--check"]) == 0
+    assert "every weight is a finite number" in capsys.readouterr().out
+    name = "blk.1.ffn_up_exps.weight"
+    with ModelFile.open(tiny.path) as file:
+        info = file.tensors[name]
+        expert_bytes = info.n_bytes // 4
+    data = bytearray(tiny.path.read_bytes())
+    at = info.offset + 2 * expert_bytes  # scale of the first block of expert 2
+    data[at : at + 2] = np.float16(math.nan).tobytes()
+    tiny.path.write_bytes(data)
+    with ModelFile.open(tiny.path) as file:
+        assert list(find_bad_blocks(file)) == [(name, 2, 1, expert_bytes // 34)]
+    assert main(["info", str(tiny.path), "--check"]) == 1
+    assert f"{name}, expert 2: 1 of " in capsys.readouterr().out
+
+
+def test_a_cut_file_is_an_error(tmp_path, capsys):
+    tiny = write_tiny(tmp_path / "a.gguf")
+    data = tiny.path.read_bytes()
+    tiny.path.write_bytes(data[:-100])
+    assert main(["info", str(tiny.path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["the inner alien", "häß 😀\n"])
+def test_tokenize(tmp_path, capsys, text):
+    tiny = write_tiny(tmp_path / "a.gguf")
+    command = ["tokenize", "-m", str(tiny.path), "-p", text]
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["tokens"]) == len(report["texts"])
+    assert main([*command, "--ids"]) == 0
+    assert capsys.readouterr().out.split() == [str(i) for i in report["tokens"]]
+    assert main(command) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(report["tokens"])
+
+
+def test_tokenize_control_tokens(tmp_path, capsys):
+    tiny = write_tiny(tmp_path / "a.gguf")
+    command = ["tokenize", "-m", str(tiny.path), "-p", "<|im_end|>", "--ids", "--no-add-special"]
+    assert main([*command, "--parse-special"]) == 0
+    assert len(capsys.readouterr().out.split()) == 1
+    assert main(command) == 0
+    assert len(capsys.readouterr().out.split()) > 1

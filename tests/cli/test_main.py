@@ -1,0 +1,157 @@
+"""The command line as a whole: exit statuses, one-line errors, pipes, signals, speed of --help."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from moeengine import __version__
+from moeengine.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+FAKE = (
+    "import sys, pytest\nfrom tests.fakes import FakeModel, fake_engine\nfrom moeengine.cli import main\n"
+    "fake_engine(pytest.MonkeyPatch(), FakeModel(n_ctx_train=100000, delay_s={delay}))\n"
+    "sys.exit(main(sys.argv[1:]))\n"
+)
+
+
+def run(*args, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "moeengine", *args], cwd=ROOT, capture_output=True, text=True,
+        **{"stdin": subprocess.DEVNULL, **more},
+    )  # fmt: skip
+
+
+def start_fake(*args, delay=0.01, **more):
+    return subprocess.Popen(
+        [sys.executable, "-c", FAKE.format(delay=delay), *args], cwd=ROOT, **more
+    )
+
+
+def test_no_command_is_bad_usage():
+    done = run()
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("usage:")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["fly"], ["generate", "--nonsense"], ["generate", "-n", "many"], ["--nonsense"],
+        ["generate", "-p", "a", "-f", "b"], ["generate", "--moe-mode", "magic", "-p", "a"],
+        ["generate", "--temp", "warm", "-p", "a"], ["info"], ["generate", "--logprobs", "1", "-p", "a"],
+    ],
+)  # fmt: skip
+def test_bad_usage_is_two(args, capsys):
+    assert main(args) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "usage:" in captured.err and "error:" in captured.err
+
+
+def test_version_and_help(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"moeengine {__version__}\n"
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text and summary in text for name, (_, summary) in COMMANDS.items())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_defaults(command, capsys):
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--traceback" in text and text.startswith(f"usage: moeengine {command}")
+    assert "None" not in text
+    flat = re.sub(r"\s+", " ", text)
+    for option in re.findall(r"\n  (?:-\w.*?, )?(--[a-z-]+)", text):
+        assert option in ("--help", "--traceback", "--prompt", "--file") or "(default:" in flat.split(option)[-1]
+
+
+def test_only_the_chosen_command_is_imported_and_no_numpy_for_help():
+    code = (
+        "import sys\nfrom moeengine.cli import main\nmain(['generate', '--help'])\n"
+        "print([m for m in ('numpy', 'gguf', 'moeengine.cli.chat', 'moeengine.engine') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.endswith("\n[]\n")
+
+
+def test_help_is_quick():
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        run("--help")
+        times.append(time.perf_counter() - start)
+    bare = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"])
+        bare.append(time.perf_counter() - start)
+    assert min(times) < min(bare) + 0.2
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (["generate", "-m", "missing.gguf", "-p", "a"], "missing.gguf"),
+        (["info", "missing.gguf"], "missing.gguf"),
+        (["info", "setup.py"], "setup.py"),
+        (["tokenize", "-m", "missing.gguf", "-p", "a"], "missing.gguf"),
+        (["generate", "-m", "missing.gguf", "-p", "a", "-c", "0"], "n_ctx"),
+        (["generate", "-m", "missing.gguf", "-f", "missing.txt"], "missing.txt"),
+        (["info", "missing.gguf", "-c", "-5"], "n_ctx"),
+    ],
+)
+def test_an_error_is_one_line_and_one(args, words):
+    done = run(*args)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("moeengine: ") and done.stderr.count("\n") == 1 and words in done.stderr
+
+
+def test_traceback_on_request():
+    done = run("info", "missing.gguf", "--traceback")
+    assert done.returncode == 1 and "Traceback" in done.stderr and "GGUFError" in done.stderr
+
+
+def test_a_pipe_closed_early_is_quiet():
+    process = start_fake("generate", "-m", "x", "-p", "a", "-n", "500", "--temp", "0",
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(10) == 1
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("prompt", ["a", "a" * 2000])
+def test_signals_end_it_soon(number, status, prompt):
+    process = start_fake("generate", "-m", "x", "-p", prompt, "-n", "5000", delay=0.02,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    if prompt == "a":
+        process.stdout.read(1)
+    else:
+        time.sleep(1.5)
+    start = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(10) == status
+    assert time.monotonic() - start < 1
+    assert process.stderr.read() == b""
+
+
+def test_progress_only_on_a_terminal():
+    main_fd, terminal = pty.openpty()
+    process = start_fake("generate", "-m", "x", "-p", "a" * 100, "-n", "2", "--ubatch", "10",
+                         stdout=subprocess.PIPE, stderr=terminal)  # fmt: skip
+    out = process.stdout.read()
+    assert process.wait(20) == 0
+    os.close(terminal)
+    shown = os.read(main_fd, 100_000).decode()
+    os.close(main_fd)
+    assert "prompt: " in shown and " of 101 tokens" in shown and "ended by length" in shown
+    assert b"prompt: " not in out
