@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.machine import Others
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,7 +41,10 @@ def serve(engine) -> None:
 
 
 class Client:
-    """One worker process; a context manager. `client.do("prefill", tokens=[…])` runs a command."""
+    """One worker process; a context manager. `client.do("prefill", tokens=[…])` runs a command.
+
+    others : float     share of the machine that other processes took during the last command
+    """
 
     def __init__(self, name, python, module, *, env=None, cgroup=None):
         """
@@ -49,6 +54,7 @@ class Client:
         cgroup                has `enter()`, called in the child before it becomes the worker
         """
         self.name = name
+        self.others = 0.0
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [str(python), "-m", module], cwd=ROOT, env={**os.environ, **(env or {})},
@@ -63,12 +69,9 @@ class Client:
     def do(self, command: str, **arguments):
         """Run a command and return its result; raises WorkerError."""
         self._signal(signal.SIGCONT)
-        try:
-            self._process.stdin.write(json.dumps({"do": command, "with": arguments}) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+        with Others(self.pid) as others:
+            line = self._ask(json.dumps({"do": command, "with": arguments}))
+        self.others = others.share
         if not line:
             status = self._process.wait()
             raise WorkerError(f"{self.name} ended with status {status}\n{self._last_words()}")
@@ -77,6 +80,14 @@ class Client:
         if "error" in answer:
             raise WorkerError(f"{self.name}: {answer['error']}\n{self._last_words()}")
         return answer["result"]
+
+    def _ask(self, command: str) -> str:
+        try:
+            self._process.stdin.write(command + "\n")
+            self._process.stdin.flush()
+            return self._process.stdout.readline()
+        except BrokenPipeError:
+            return ""
 
     def _signal(self, number):
         if self._process.poll() is None:
