@@ -37,9 +37,10 @@ class TextStream:
         """
         piece = self._tokenizer.token_bytes(token_id, special=self._special)
         if self._prefixed is not None:
-            if self._drops_space and piece.startswith(b" "):
+            is_whole = token_id in self._prefixed
+            if self._drops_space and not is_whole and piece.startswith(b" "):
                 piece = piece[1:]
-            self._drops_space = token_id in self._prefixed
+            self._drops_space = is_whole
         return self._decoder.decode(piece)
 
     def flush(self):
