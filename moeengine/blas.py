@@ -1,4 +1,4 @@
-"""Keeps NumPy's BLAS to one thread while the engine works, so that two teams never share the cores."""
+"""Keeps NumPy's BLAS to one thread while the engine works: two teams would share the cores."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ _USERS = {}  # process id -> _Users: a forked child must not wait for its parent
 
 
 class OneBlasThread:
-    """Context manager, usable from several threads at once; the first in limits, the last restores."""
+    """Context manager for several threads at once; the first in limits, the last restores."""
 
     def __init__(self):
         self._controller = ThreadpoolController()  # looks through the loaded libraries, once

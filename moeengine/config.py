@@ -57,7 +57,8 @@ def _check_names(given, names):
             close = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise ConfigError(
-                f"{name}: found an unknown setting, expected one of {', '.join(sorted(names))}{hint}"
+                f"{name}: found an unknown setting, expected one of "
+                f"{', '.join(sorted(names))}{hint}"
             )
 
 

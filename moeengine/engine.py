@@ -1,14 +1,20 @@
 """Engine: a model file, loaded, and the calls a program makes on it."""
 
-import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from moeengine import prompts
 from moeengine.config import EngineConfig
 from moeengine.errors import ConfigError
+from moeengine.generation import Completion, Stream
 from moeengine.runtime import Runtime
 from moeengine.session import Session
 
-logger = logging.getLogger("moeengine")
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+Progress = Callable[[int, int], None] | None
 
 
 class Engine:
@@ -17,7 +23,7 @@ class Engine:
     Parameters
     ----------
     model_path : str or Path     a GGUF file, any shard of a set, or the set's folder
-    settings :                   the fields of EngineConfig: n_ctx, n_threads, n_ubatch, moe_mode, ...
+    settings :                   fields of EngineConfig: n_ctx, n_threads, n_ubatch, moe_mode, ...
 
     Raises
     ------
@@ -30,7 +36,7 @@ class Engine:
     In a forked child an Engine goes on to work, with threads of its own.
     """
 
-    def __init__(self, model_path, **settings):
+    def __init__(self, model_path: str | os.PathLike, **settings: Any) -> None:
         runtime = Runtime.load(model_path, EngineConfig.of(settings))
         try:
             self._session = Session(runtime)
@@ -42,14 +48,16 @@ class Engine:
 
     # -- text ---------------------------------------------------------------------------------
 
-    def generate(self, prompt, *, stream=False, progress=None, **settings):
+    def generate(
+        self, prompt: Prompt, *, stream: bool = False, progress: Progress = None, **settings: Any
+    ) -> str | Stream:
         """The text that follows `prompt`: str, or with stream=True a Stream of pieces.
 
         Parameters and errors as in `complete`.
         """
         return self._session.generate(prompt, stream=stream, progress=progress, **settings)
 
-    def complete(self, prompt, *, progress=None, **settings):
+    def complete(self, prompt: Prompt, *, progress: Progress = None, **settings: Any) -> Completion:
         """Continue a prompt and report everything about it.
 
         Only what the timeline does not hold yet is computed; the result never depends on that.
@@ -59,8 +67,8 @@ class Engine:
         prompt : str, list of int, or list of {"role", "content"}
                                      empty: the model's BOS token alone
         progress : callable          progress(n_done, n_total) tokens of the prompt
-        settings :                   fields of GenerationParams and SamplingParams: max_tokens, stop,
-                                     logprobs, temperature, top_k, top_p, min_p, seed, ...
+        settings :                   fields of GenerationParams and SamplingParams: max_tokens,
+                                     stop, logprobs, temperature, top_k, top_p, min_p, seed, ...
 
         Returns
         -------
@@ -76,28 +84,37 @@ class Engine:
         """
         return self._session.complete(prompt, progress=progress, **settings)
 
-    def chat(self, messages, *, stream=False, progress=None, **settings):
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        progress: Progress = None,
+        **settings: Any,
+    ) -> str | Stream:
         """The assistant's answer to a conversation, in the template that the model file carries.
 
-        messages : list of {"role": str, "content": str}; what they say never becomes a control token
-        Otherwise as `generate`.
+        messages : list of {"role": str, "content": str}; what they say never becomes a control
+        token. Otherwise as `generate`.
         """
         return self._session.chat(messages, stream=stream, progress=progress, **settings)
 
-    def tokenize(self, text, *, add_special=True, parse_special=False):
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
         """Token ids of a text, list of int."""
         return self._runtime.tokenizer().encode(
             text, add_special=add_special, parse_special=parse_special
         )
 
-    def detokenize(self, tokens):
+    def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids."""
         tokens = prompts.token_ids(tokens, self._runtime.hparams.n_vocab)
         return self._runtime.tokenizer().decode(tokens)
 
     # -- numbers ------------------------------------------------------------------------------
 
-    def logits(self, tokens, ubatch=None):
+    def logits(self, tokens: Sequence[int], ubatch: int | None = None) -> np.ndarray:
         """Logits after every token of a text begun anew.
 
         Parameters
@@ -121,11 +138,11 @@ class Engine:
         with session.work() as call:
             return session.logits(tokens, min(n_ubatch, session.n_ubatch), call)
 
-    def session(self, n_ctx=None):
+    def session(self, n_ctx: int | None = None) -> Session:
         """A further timeline over the same weights, with memory of its own for n_ctx tokens."""
         return Session(self._runtime, n_ctx)
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """What the engine is and has done: dict of plain values, units in the names."""
         self._runtime.check_open()
         return self._runtime.stats()
@@ -136,7 +153,7 @@ class Engine:
         return self._runtime.hparams
 
     @property
-    def n_ctx(self):
+    def n_ctx(self) -> int:
         """Tokens a timeline can hold."""
         return self._runtime.n_ctx
 
@@ -147,7 +164,7 @@ class Engine:
 
     # -- lifetime -----------------------------------------------------------------------------
 
-    def cancel(self):
+    def cancel(self) -> None:
         """End all calls under way, sessions included, soon; from any thread.
 
         They return what they have, with finish_reason "cancelled", or raise CancelledError where
@@ -155,15 +172,15 @@ class Engine:
         """
         self._runtime.cancel()
 
-    def close(self):
+    def close(self) -> None:
         """End all calls, wait for the forward pass at work, free everything. Again: nothing."""
         self._runtime.close()
 
-    def __enter__(self):
+    def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<Engine {str(self._path)!r}{' closed' if self._runtime.is_closed else ''}>"

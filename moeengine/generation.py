@@ -3,9 +3,9 @@
 import time
 from dataclasses import dataclass, field
 
+from moeengine.answer_text import AnswerText
 from moeengine.errors import CancelledError, ContextOverflowError
 from moeengine.sampling import Sampler, token_logprob
-from moeengine.answer_text import AnswerText
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """A timeline in a file: tokens and KV cache of a Session.
 
-    offset  bytes  field
-         0      8  magic "MOEKV001"
-         8      4  n, little-endian
-        12      n  JSON: model (fingerprint), n_tokens, parts (bytes of each), crc32 of what follows
-      12+n         tokens, int32 little-endian, then the parts
+offset  bytes  field
+     0      8  magic "MOEKV001"
+     8      4  n, little-endian
+    12      n  JSON: model (fingerprint), n_tokens, parts (bytes of each), crc32 of what follows
+  12+n         tokens, int32 little-endian, then the parts
 """
 
 import hashlib
@@ -51,12 +51,14 @@ def save(path, model_file, tokens, context):
     crc = 0
     for data in (ids.tobytes(), *parts):
         crc = zlib.crc32(data, crc)
-    header = json.dumps({
-        "model": fingerprint(model_file),
-        "n_tokens": len(tokens),
-        "parts": [p.nbytes for p in parts],
-        "crc32": crc,
-    }).encode()
+    header = json.dumps(
+        {
+            "model": fingerprint(model_file),
+            "n_tokens": len(tokens),
+            "parts": [p.nbytes for p in parts],
+            "crc32": crc,
+        }
+    ).encode()
     fd, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:

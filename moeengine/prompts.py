@@ -31,7 +31,7 @@ def prompt_tokens(runtime, prompt, params):
     prompt : str, sequence of int, or list of {"role": str, "content": str}
     params : GenerationParams
 
-    An empty prompt is the BOS token alone. ConfigError: the vocabulary has none, or it is no prompt.
+    An empty prompt is the BOS token alone. ConfigError: there is no BOS, or it is no prompt.
     """
     if isinstance(prompt, str):
         ids = runtime.tokenizer().encode(

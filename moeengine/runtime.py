@@ -5,7 +5,6 @@
 
 import functools
 import logging
-import threading
 import time
 import weakref
 
@@ -50,7 +49,8 @@ class Runtime:
         if self.n_ctx > self.hparams.n_ctx_train:
             logger.warning(
                 "n_ctx is %d; the model was trained for %d and may degrade past that",
-                self.n_ctx, self.hparams.n_ctx_train,
+                self.n_ctx,
+                self.hparams.n_ctx_train,
             )
 
     @classmethod

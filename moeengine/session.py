@@ -1,7 +1,9 @@
-"""A Session is one timeline of tokens over shared weights: it owns a KV cache, and what it holds."""
+"""A Session is one timeline of tokens over shared weights; it owns a KV cache."""
 
 import contextlib
 import logging
+import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -43,21 +45,21 @@ class Session:
     # -- the timeline -------------------------------------------------------------------------
 
     @property
-    def n_ctx(self):
+    def n_ctx(self) -> int:
         """Tokens the timeline can hold."""
         return self._n_ctx
 
     @property
-    def n_past(self):
+    def n_past(self) -> int:
         """Tokens the timeline holds."""
         return len(self._tokens)
 
     @property
-    def tokens(self):
+    def tokens(self) -> list[int]:
         """The tokens of the timeline, a new list."""
         return list(self._tokens)
 
-    def eval(self, tokens):
+    def eval(self, tokens: Sequence[int]) -> np.ndarray:
         """Append tokens to the timeline.
 
         Parameters
@@ -82,7 +84,7 @@ class Session:
             self._follower = None
             return self._append(tokens, call).copy()
 
-    def rewind(self, n):
+    def rewind(self, n: int) -> None:
         """Keep the first n tokens of the timeline and forget the rest. ConfigError: n > n_past."""
         with self.work():
             if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= len(self._tokens):
@@ -90,7 +92,7 @@ class Session:
             self._follower = None
             del self._tokens[n:]
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike) -> None:
         """Write the timeline and its KV cache to a file, whole or not at all.
 
         Raises
@@ -100,7 +102,7 @@ class Session:
         with self.work():
             kv_file.save(path, self._runtime.model_file, self._tokens, self._context)
 
-    def load(self, path):
+    def load(self, path: str | os.PathLike) -> None:
         """Replace the timeline by one that `save` wrote with the same model.
 
         Raises
@@ -130,8 +132,14 @@ class Session:
         params = GenerationParams.of(settings)
         tokens = prompts.prompt_tokens(runtime, prompt, params)
         generation = Generation(
-            tokens, params, tokenizer=runtime.tokenizer(), has_text=self._has_text(prompt, params),
-            call=call, n_vocab=runtime.hparams.n_vocab, n_ctx=self._n_ctx, progress=progress,
+            tokens,
+            params,
+            tokenizer=runtime.tokenizer(),
+            has_text=self._has_text(prompt, params),
+            call=call,
+            n_vocab=runtime.hparams.n_vocab,
+            n_ctx=self._n_ctx,
+            progress=progress,
         )
         return Stream(self, generation)
 
@@ -156,8 +164,8 @@ class Session:
             raise ConfigError("messages: found no list of dicts, expected role and content in each")
         return self.generate(messages, stream=stream, progress=progress, **settings)
 
-    def cancel(self):
-        """End what is under way on this session soon, from any thread. Nothing under way: nothing."""
+    def cancel(self) -> None:
+        """End what is under way on this session soon, from any thread."""
         self._cancellations.n += 1
         self._runtime.cancel(self._context)
 
@@ -204,7 +212,9 @@ class Session:
         n_reused = min(_common_prefix(self._tokens, wanted), len(wanted) - 1)
         logger.info(
             "prompt of %d tokens: %d reused, %d to compute",
-            len(wanted), n_reused, len(wanted) - n_reused,
+            len(wanted),
+            n_reused,
+            len(wanted) - n_reused,
         )
         if not generation.tokens:
             generation.n_reused = n_reused
@@ -217,7 +227,7 @@ class Session:
         return logits
 
     def logits(self, tokens, n_ubatch, call):
-        """Logits after every token, float32 (T, V), from a timeline begun anew. Caller has the turn."""
+        """Logits after every token, float32 (T, V), of a new timeline. The caller has the turn."""
         self.check_fits(len(tokens))
         self._follower = None
         self._tokens.clear()
@@ -263,7 +273,7 @@ class Session:
     def has_context(self):
         return self._context is not None
 
-    def close(self):
+    def close(self) -> None:
         """Free the timeline; ends a call that is at work on it. Again: nothing."""
         if self._is_closed:
             return

@@ -44,7 +44,7 @@ class _State:
 
 
 class Turns:
-    """One call at a time. A stream gives its turn back between steps, and is preferred for a moment.
+    """One call at a time. A stream gives its turn back between steps; it is preferred for a moment.
 
     `with turns.take(call):` waits for the turn. CancelledError: the call was cancelled meanwhile.
     ClosedError: the call comes from inside the owner's own callback, and would wait for itself.
@@ -89,7 +89,7 @@ class _Turn:
         state, turns, call = self._state, self._turns, self._call
         if turns.is_mine():
             raise ClosedError(
-                "busy: found a call from inside a callback of this engine, expected it to return first"
+                "busy: found a call from a callback of this engine, expected its return first"
             )
         with state.changed:
             while turns._must_wait(state, call):

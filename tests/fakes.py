@@ -117,7 +117,12 @@ class FakeModel:
 
     def __init__(self, n_ctx_train=64, delay_s=0.0, on_token=None):
         self.hparams = SimpleNamespace(
-            arch="fake", n_vocab=N_VOCAB, n_ctx_train=n_ctx_train, n_embd=8, n_layer=2, n_expert=4,
+            arch="fake",
+            n_vocab=N_VOCAB,
+            n_ctx_train=n_ctx_train,
+            n_embd=8,
+            n_layer=2,
+            n_expert=4,
             n_expert_used=2,
         )
         self.delay_s, self.on_token = delay_s, on_token

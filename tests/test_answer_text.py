@@ -31,8 +31,16 @@ def test_every_cut_of_a_text_gives_the_same():
     rng = random.Random(1)
     stops = ("own fox", "fox ju", "ö", "…", "aab", "ab", "\n\n")
     texts = [
-        "the brown fox jumps", "the brown fo", "a schöner fox", "aaab", "aaaaac", "…", "x…\n\n", "ow\n",
-        "日本語 emoji 👩‍👩‍👧 end", "own own fox",
+        "the brown fox jumps",
+        "the brown fo",
+        "a schöner fox",
+        "aaab",
+        "aaaaac",
+        "…",
+        "x…\n\n",
+        "ow\n",
+        "日本語 emoji 👩‍👩‍👧 end",
+        "own own fox",
     ]
     for text in texts:
         data = text.encode()
@@ -47,7 +55,11 @@ def test_every_cut_of_a_text_gives_the_same():
 def test_nothing_of_a_stop_string_is_shown_early():
     stream = AnswerText(("own fox",))
     assert [stream.push(p) for p in (b"the br", b"own", b" f", b"ox", b" jumps")] == [
-        "the br", "", "", "", "",
+        "the br",
+        "",
+        "",
+        "",
+        "",
     ]
     assert stream.stop == "own fox" and stream.finish() == ""
 
@@ -97,16 +109,31 @@ def test_a_control_token_is_a_stop_string_but_never_text():
 
 def test_a_stop_string_over_a_control_token_and_text():
     stream = AnswerText(("<e>\nUser:",))
-    pieces = [stream.push(b"a"), stream.push(b"", hidden="<e>"), stream.push(b"\nUser"), stream.push(b":")]
+    pieces = [
+        stream.push(b"a"),
+        stream.push(b"", hidden="<e>"),
+        stream.push(b"\nUser"),
+        stream.push(b":"),
+    ]
     assert pieces == ["a", "", "", ""] and stream.stop == "<e>\nUser:"
     stream = AnswerText(("<e>\nUser:",))
-    pieces = [stream.push(b"a"), stream.push(b"", hidden="<e>"), stream.push(b"\nUse"), stream.push(b"x")]
+    pieces = [
+        stream.push(b"a"),
+        stream.push(b"", hidden="<e>"),
+        stream.push(b"\nUse"),
+        stream.push(b"x"),
+    ]
     assert pieces == ["a", "", "", "\nUsex"]
 
 
 def test_a_stop_string_that_the_reader_would_see_around_a_control_token():
     stream = AnswerText(("abc",))
-    pieces = [stream.push(b"xab"), stream.push(b"", hidden="<e>"), stream.push(b"cd"), stream.finish()]
+    pieces = [
+        stream.push(b"xab"),
+        stream.push(b"", hidden="<e>"),
+        stream.push(b"cd"),
+        stream.finish(),
+    ]
     assert "".join(pieces) == "x" and stream.stop == "abc"
 
 

@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from moeengine.errors import (
-    ClosedError, ConfigError, ContextOverflowError, NumericError, UnsupportedError,
+    ClosedError,
+    ConfigError,
+    ContextOverflowError,
+    NumericError,
+    UnsupportedError,
 )  # fmt: skip
 from tests.fakes import BOS, EOS, IM_END, N_VOCAB, THINK, FakeModel, fake_engine
 
@@ -70,7 +74,9 @@ def test_max_tokens_zero_only_processes_the_prompt(made):
     engine, model = made
     answer = engine.complete("abc", max_tokens=0)
     assert (answer.text, answer.n_generated, answer.finish_reason) == ("", 0, "length")
-    assert engine.complete("abc", **GREEDY).n_reused == 3  # all but the last, which gives the logits
+    assert (
+        engine.complete("abc", **GREEDY).n_reused == 3
+    )  # all but the last, which gives the logits
 
 
 @pytest.mark.parametrize(

@@ -154,10 +154,14 @@ def test_cancel_while_decoding_keeps_the_text(slow):
 def test_cancel_emits_the_tail_held_back(slow):
     engine, model = slow
     model.say(3, b"ab" * 30)
-    stream = engine.generate("ab", stream=True, temperature=0, max_tokens=-1, stop="abababababababX")
+    stream = engine.generate(
+        "ab", stream=True, temperature=0, max_tokens=-1, stop="abababababababX"
+    )
     after(0.2, engine.cancel)
     text = "".join(stream)
-    assert stream.result.finish_reason == "cancelled" and text == "ab" * (len(text) // 2) + "a" * (len(text) % 2)
+    assert stream.result.finish_reason == "cancelled" and text == "ab" * (len(text) // 2) + "a" * (
+        len(text) % 2
+    )
     assert len(text) == stream.result.n_generated
 
 

@@ -55,7 +55,9 @@ def test_version_2_rounds_down_and_is_at_least_one(tmp_path, text, expected):
 
 
 def test_version_2_takes_the_tightest_group_on_the_way_up(tmp_path):
-    root = v2(tmp_path, "/a/b/c", {"a/b/c": "800000 100000", "a/b": "max 100000", "a": "350000 100000"})
+    root = v2(
+        tmp_path, "/a/b/c", {"a/b/c": "800000 100000", "a/b": "max 100000", "a": "350000 100000"}
+    )
     assert machine.cpu_quota(root) == 3
 
 

@@ -68,6 +68,18 @@ def test_ties_go_to_the_lowest_id():
     assert make(temperature=0, n_vocab=6).sample(x) == 1
 
 
+@pytest.mark.parametrize("n", [1, 5, 40, 63, 64, 65, 1000, 39_999, 40_000])
+def test_best_of_a_long_row(n):
+    rng = np.random.default_rng(n)
+    for x in (
+        rng.standard_normal(40_000).astype(np.float32),
+        rng.integers(0, 50, 40_000).astype(np.float32),  # ties everywhere
+        np.where(rng.random(40_000) < 0.999, -np.inf, 1).astype(np.float32),
+        np.arange(40_000, dtype=np.float32),  # the best in one block, and past the last whole one
+    ):
+        assert best(x, n).tolist() == np.lexsort((np.arange(len(x)), -x))[:n].tolist()
+
+
 def test_greedy_ignores_the_cuts_and_the_seed():
     logits = row(3)
     tokens = {make(temperature=0, seed=s, top_k=5).sample(logits) for s in range(5)}
@@ -122,7 +134,8 @@ def test_frequency_counts_and_presence_does_not():
 
 
 @pytest.mark.parametrize(
-    "last_n, penalized", [(0, []), (1, [4]), (3, [2, 3, 4]), (100, [0, 1, 2, 3, 4]), (-1, [1, 2, 3, 4])]
+    "last_n, penalized",
+    [(0, []), (1, [4]), (3, [2, 3, 4]), (100, [0, 1, 2, 3, 4]), (-1, [1, 2, 3, 4])],
 )
 def test_the_window_is_the_last_n(last_n, penalized):
     params = SamplingParams(presence_penalty=1.0, repeat_last_n=last_n)

@@ -67,7 +67,10 @@ def _parser(argv):
     chosen = next((a for a in argv if not a.startswith("-")), None)
     for name, (module_name, summary) in COMMANDS.items():
         command = commands.add_parser(
-            name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            allow_abbrev=False,
         )
         if name == chosen:
             module = importlib.import_module(module_name)

@@ -10,7 +10,9 @@ HELP = "/clear begins anew, /help shows this, /exit or Ctrl-D ends, Ctrl-C stops
 
 
 def add_arguments(parser):
-    parser.add_argument("--system", metavar="TEXT", help="instructions before the conversation (default: none)")
+    parser.add_argument(
+        "--system", metavar="TEXT", help="instructions before the conversation (default: none)"
+    )
     options.add_model_options(parser)
     options.add_sampling_options(parser, n_tokens_default="-1")
     options.add_machine_options(parser)
@@ -89,7 +91,9 @@ class Conversation:
     def say(self, text):
         """Ask, print the answer as it comes, and remember both. Returns the Completion."""
         asked = [*self._messages, {"role": "user", "content": text}]
-        stream = self._engine.chat(asked, stream=True, progress=self._progress.tokens, **self._settings)
+        stream = self._engine.chat(
+            asked, stream=True, progress=self._progress.tokens, **self._settings
+        )
         try:
             for piece in stream:
                 if not self._as_json:

@@ -9,7 +9,9 @@ N_ARRAY_SHOWN = 4
 
 
 def add_arguments(parser):
-    parser.add_argument("model", metavar="FILE", help="GGUF file, any shard of a set, or its folder")
+    parser.add_argument(
+        "model", metavar="FILE", help="GGUF file, any shard of a set, or its folder"
+    )
     parser.add_argument("-c", "--ctx", "--n-ctx", dest="n_ctx", type=int, metavar="N",
                         help="tokens of context to count memory for (default: as generate chooses)")  # fmt: skip
     parser.add_argument("--check", action="store_true",
@@ -44,7 +46,8 @@ def _print_json(model_file, info, bad):
     report["metadata"] = {k: _plain(v) for k, v in model_file.metadata.items()}
     if bad is not None:
         report["bad"] = [
-            {"tensor": name, "expert": ie, "n_bad_blocks": n, "n_blocks": of} for name, ie, n, of in bad
+            {"tensor": name, "expert": ie, "n_bad_blocks": n, "n_blocks": of}
+            for name, ie, n, of in bad
         ]
     output.json_line(report)
 

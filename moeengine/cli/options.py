@@ -4,12 +4,19 @@ from dataclasses import fields
 from pathlib import Path
 
 from moeengine.config import (
-    MOE_MODES_READY, N_CTX_DEFAULT, N_UBATCH_DEFAULT, EngineConfig, GenerationParams, SamplingParams,
+    MOE_MODES_READY,
+    N_CTX_DEFAULT,
+    N_UBATCH_DEFAULT,
+    EngineConfig,
+    GenerationParams,
+    SamplingParams,
 )  # fmt: skip
 from moeengine.errors import ConfigError
 
 _DEFAULTS = {
-    f.name: f.default for kind in (EngineConfig, GenerationParams, SamplingParams) for f in fields(kind)
+    f.name: f.default
+    for kind in (EngineConfig, GenerationParams, SamplingParams)
+    for f in fields(kind)
 }
 
 
@@ -61,8 +68,18 @@ def add_sampling_options(parser, *, n_tokens_default=None):
         (("--top-p",), "top_p", float, "keep the fewest whose probabilities reach P; 1: all"),
         (("--min-p",), "min_p", float, "keep those P times as likely as the best; 0: all"),
         (("--repeat-penalty",), "repeat_penalty", float, "divides logits of recent tokens; 1: off"),
-        (("--repeat-last-n",), "repeat_last_n", int, "recent tokens that penalties see; -1: all, 0: off"),
-        (("--presence-penalty",), "presence_penalty", float, "taken once from recent tokens; 0: off"),
+        (
+            ("--repeat-last-n",),
+            "repeat_last_n",
+            int,
+            "recent tokens that penalties see; -1: all, 0: off",
+        ),
+        (
+            ("--presence-penalty",),
+            "presence_penalty",
+            float,
+            "taken once from recent tokens; 0: off",
+        ),
         (("--frequency-penalty",), "frequency_penalty", float, "taken for each occurrence; 0: off"),
     ):
         _add(group, *flags, field=field, type=kind, metavar="N" if kind is int else "P", help=help)
@@ -102,7 +119,9 @@ def read_text(args, stdin):
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{name}: found byte {error.start} that is no UTF-8, expected UTF-8 text") from None
+        raise ConfigError(
+            f"{name}: found byte {error.start} that is no UTF-8, expected UTF-8 text"
+        ) from None
     return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
 
 

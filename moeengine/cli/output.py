@@ -101,7 +101,9 @@ def logging_to_stderr(verbose):
 
 def add_output_options(parser, *, what):
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help=f"{what} as one JSON object a line (default: off)")
+    group.add_argument(
+        "--json", action="store_true", help=f"{what} as one JSON object a line (default: off)"
+    )
     group.add_argument("-v", "--verbose", action="store_true",
                        help="tell on standard error what is done (default: off)")  # fmt: skip
 

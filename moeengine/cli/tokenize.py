@@ -12,12 +12,18 @@ def add_arguments(parser):
     group.add_argument("--force-pre", metavar="NAME",
                        help="pre-tokenizer to use (default: what the file names)")  # fmt: skip
     group = parser.add_argument_group("tokens")
-    group.add_argument("--no-add-special", action="store_true", help="no BOS or EOS around the text (default: off)")
+    group.add_argument(
+        "--no-add-special", action="store_true", help="no BOS or EOS around the text (default: off)"
+    )
     group.add_argument("--parse-special", action="store_true",
                        help="text that spells a control token becomes that token (default: off)")  # fmt: skip
     group = parser.add_argument_group("output")
-    group.add_argument("--ids", action="store_true", help="the ids alone, on one line (default: off)")
-    group.add_argument("--json", action="store_true", help="ids and texts as one JSON object (default: off)")
+    group.add_argument(
+        "--ids", action="store_true", help="the ids alone, on one line (default: off)"
+    )
+    group.add_argument(
+        "--json", action="store_true", help="ids and texts as one JSON object (default: off)"
+    )
 
 
 def run(args):
@@ -25,7 +31,9 @@ def run(args):
 
     text = options.read_text(args, sys.stdin)
     tokenizer = Tokenizer.from_gguf(options.model_path(args), force_pre=args.force_pre)
-    ids = tokenizer.encode(text, add_special=not args.no_add_special, parse_special=args.parse_special)
+    ids = tokenizer.encode(
+        text, add_special=not args.no_add_special, parse_special=args.parse_special
+    )
     pieces = [tokenizer.token_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
     if args.json:
         output.json_line({"tokens": ids, "texts": pieces})

@@ -49,7 +49,11 @@ def test_json_is_one_object_a_line(model, capsys):
 
 def test_prompt_from_a_file_and_from_stdin(model, capsys, monkeypatch, tmp_path):
     (tmp_path / "p.txt").write_bytes("zwölf\n\n".encode())
-    for args, data in ((["-f", str(tmp_path / "p.txt")], b""), ([], "zwölf\n\n".encode()), (["-f", "-"], "zwölf\r\n".encode())):
+    for args, data in (
+        (["-f", str(tmp_path / "p.txt")], b""),
+        ([], "zwölf\n\n".encode()),
+        (["-f", "-"], "zwölf\r\n".encode()),
+    ):
         monkeypatch.setattr(sys, "stdin", Stdin(data))
         assert generate(*args, "-n", "0") == 0
         held = bytes(model.contexts[-1].held[1:]).decode()
@@ -73,9 +77,31 @@ def test_options_reach_the_engine(model, capsys):
     assert capsys.readouterr().out == "stop \n"
     assert generate("-p", "ab", "-n", "3") == 0
     assert capsys.readouterr().out == "sto\n"
-    assert generate("-p", "ab", "-n", "1", "--logit-bias", f"{ord('s')}=-inf", "--logit-bias", "65=999") == 0
+    assert (
+        generate(
+            "-p", "ab", "-n", "1", "--logit-bias", f"{ord('s')}=-inf", "--logit-bias", "65=999"
+        )
+        == 0
+    )
     assert capsys.readouterr().out == "A\n"
-    assert generate("-p", "ab", "--ignore-eos", "-n", "10", "--top-k", "5", "-c", "20", "--ubatch", "4", "-t", "1") == 0
+    assert (
+        generate(
+            "-p",
+            "ab",
+            "--ignore-eos",
+            "-n",
+            "10",
+            "--top-k",
+            "5",
+            "-c",
+            "20",
+            "--ubatch",
+            "4",
+            "-t",
+            "1",
+        )
+        == 0
+    )
     assert model.contexts[-1].n_ctx == 20 and model.contexts[-1].n_ubatch == 4
     capsys.readouterr()
     assert generate("-p", "ab", "--top-p", "1.5") == 1
@@ -137,7 +163,10 @@ def test_a_conversation_from_a_pipe(chat, model, capsys):
     assert captured.err == "" and len(chat.seen) == 3
     assert chat.seen[0] == [("system", "S"), ("user", "hi")]
     assert chat.seen[1][:2] == chat.seen[0] and chat.seen[1][2][0] == "assistant"
-    assert chat.seen[1][3] == ("user", "more") and chat.seen[2] == [("system", "S"), ("user", "new")]
+    assert chat.seen[1][3] == ("user", "more") and chat.seen[2] == [
+        ("system", "S"),
+        ("user", "new"),
+    ]
     assert len(answers) >= 3
 
 

@@ -17,7 +17,9 @@ def test_figures_add_up(tmp_path):
     with ModelFile.open(tiny.path) as file:
         info = describe(file, n_ctx=100)
         experts = [t for n, t in file.tensors.items() if "_exps" in n]
-        dense = [t for n, t in file.tensors.items() if "_exps" not in n and n != "token_embd.weight"]
+        dense = [
+            t for n, t in file.tensors.items() if "_exps" not in n and n != "token_embd.weight"
+        ]
         assert info.experts.total_bytes == sum(t.n_bytes for t in experts)
         assert info.dense_bytes == sum(t.n_bytes for t in dense)
         assert info.row_bytes == file.tensors["token_embd.weight"].row_bytes
@@ -63,7 +65,10 @@ def test_info_prints_a_split_model_whole(tmp_path, capsys):
 
 
 def test_names_from_a_file_cannot_write_to_the_terminal(tmp_path, capsys):
-    tiny = write_tiny(tmp_path / "a.gguf", metadata={"general.name": "a\x1b[31m\r\nb\x00", "x.\x07y": ["\x1b]0;t"]})
+    tiny = write_tiny(
+        tmp_path / "a.gguf",
+        metadata={"general.name": "a\x1b[31m\r\nb\x00", "x.\x07y": ["\x1b]0;t"]},
+    )
     assert main(["info", str(tiny.path)]) == 0
     out = capsys.readouterr().out
     assert not any(c for c in out if ord(c) < 32 and c != "\n") and "\\x1b" in out

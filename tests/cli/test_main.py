@@ -70,7 +70,10 @@ def test_every_command_has_help_with_defaults(command, capsys):
     assert "None" not in text
     flat = re.sub(r"\s+", " ", text)
     for option in re.findall(r"\n  (?:-\w.*?, )?(--[a-z-]+)", text):
-        assert option in ("--help", "--traceback", "--prompt", "--file") or "(default:" in flat.split(option)[-1]
+        assert (
+            option in ("--help", "--traceback", "--prompt", "--file")
+            or "(default:" in flat.split(option)[-1]
+        )
 
 
 def test_only_the_chosen_command_is_imported_and_no_numpy_for_help():
@@ -111,7 +114,11 @@ def test_help_is_quick():
 def test_an_error_is_one_line_and_one(args, words):
     done = run(*args)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("moeengine: ") and done.stderr.count("\n") == 1 and words in done.stderr
+    assert (
+        done.stderr.startswith("moeengine: ")
+        and done.stderr.count("\n") == 1
+        and words in done.stderr
+    )
 
 
 def test_traceback_on_request():

@@ -1,0 +1,145 @@
+"""Turns and interruptible calls on their own; BLAS threads."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from threadpoolctl import threadpool_info
+
+from moeengine.blas import OneBlasThread
+from moeengine.errors import CancelledError, ClosedError
+from moeengine.turns import Call, Cancellations, Turns, run_interruptibly
+
+
+def test_one_at_a_time():
+    turns, inside, seen = Turns(), [], []
+
+    def work():
+        for _ in range(50):
+            with turns.take(Call()):
+                inside.append(1)
+                seen.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert seen == [1] * 200
+
+
+def test_a_call_inside_its_own_turn_is_refused():
+    turns = Turns()
+    with turns.take(Call()):
+        assert turns.is_mine()
+        with pytest.raises(ClosedError, match="busy"):
+            with turns.take(Call()):
+                pass
+    assert not turns.is_mine()
+    with turns.take(Call()):
+        pass
+
+
+def test_a_turn_ends_with_its_call():
+    """As after an interrupt between two lines of the bookkeeping."""
+    turns = Turns()
+    call = Call()
+    turns.take(call).__enter__()
+    del call
+    with turns.take(Call()):
+        pass
+
+
+def test_waiting_can_be_cancelled():
+    turns, counter = Turns(), Cancellations()
+    holder, waiter, outcome = Call(), Call(counter), []
+
+    def wait():
+        try:
+            with turns.take(waiter):
+                outcome.append("in")
+        except CancelledError:
+            outcome.append("cancelled")
+
+    with turns.take(holder):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.02)
+        counter.n += 1
+        thread.join(2)
+    assert outcome == ["cancelled"]
+
+
+def test_a_stream_that_is_read_keeps_others_out_and_a_silent_one_does_not():
+    turns, stream, order = Turns(), Call(), []
+
+    def other():
+        with turns.take(Call()):
+            order.append("other")
+
+    with turns.take(stream, lease=True):
+        pass
+    thread = threading.Thread(target=other)
+    thread.start()
+    for _ in range(3):
+        time.sleep(0.02)
+        with turns.take(stream, lease=True):
+            order.append("stream")
+    start = time.monotonic()
+    thread.join(2)
+    assert order == ["stream"] * 3 + ["other"]
+    assert time.monotonic() - start < 0.6
+
+
+def test_results_and_errors_come_through():
+    assert run_interruptibly(lambda: 7, None, Call()) == 7
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_interruptibly(lambda: 1 / 0, None, Call())
+    assert caught.value.__context__ is None
+
+
+def test_the_helper_works_for_the_call():
+    call = Call()
+    threads = run_interruptibly(lambda: set(call.threads), None, call)
+    assert len(threads) == 2 and call.threads == {threading.get_ident()}
+
+
+def test_no_further_thread_to_be_had(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert run_interruptibly(lambda: 7, None, Call()) == 7
+
+
+def test_an_interrupt_waits_for_the_work_to_end():
+    stop, ended = threading.Event(), []
+
+    def work():
+        stop.wait(5)
+        time.sleep(0.05)
+        ended.append(True)
+
+    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    threading.Timer(0.08, lambda: os.kill(os.getpid(), signal.SIGINT)).start()  # an impatient user
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(work, stop.set, Call())
+    assert ended == [True]
+
+
+def blas_threads():
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_blas_has_one_thread_inside_and_its_own_number_after():
+    before = blas_threads()
+    one, other = OneBlasThread(), OneBlasThread()
+    with one:
+        assert set(blas_threads()) <= {1}
+        other.__enter__()
+    assert set(blas_threads()) <= {1}  # somebody is still at work
+    other.__exit__(None, None, None)
+    assert blas_threads() == before
