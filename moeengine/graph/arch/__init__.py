@@ -1,0 +1,1 @@
+"""One file an architecture, named after general.architecture; each offers build(builder)."""

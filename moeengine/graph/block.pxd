@@ -1,0 +1,94 @@
+"""What every block of a forward pass shares: the pass, a weight matrix, and the call of a block.
+
+A block is run by all threads of the team at once. It splits its work with `team_claim` and ends with
+a barrier, so that the next block finds the result. It never allocates: scratch was laid out when the
+Context was made.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+
+from moeengine.kernels.mul_mat_id cimport ExpertPlan
+from moeengine.kernels.table cimport MOE_X_COUNT, moe_isa, moe_type
+from moeengine.kernels.threads cimport moe_team
+
+cdef enum:
+    ROW_CHUNK = 64         # weight rows a unit of work; a multiple of the kernels' panel
+    X_CHUNK_BYTES = 524288 # activation rows of one unit stay within a core's cache
+    X_CHUNK_ROWS = 512     # and are never more than this
+
+ctypedef enum pass_error:
+    PASS_OK = 0
+    PASS_NAN_ROUTER = 1    # detail: layer
+    PASS_NAN_EXPERT = 2    # detail: layer, expert
+    PASS_SUPPLY = 3        # detail: layer, expert; the supply keeps the reason
+
+cdef struct Pass:
+    const moe_isa *isa
+    moe_team *team
+    int64_t n_tokens           # T, tokens in this chunk
+    int64_t n_past             # tokens already in the KV cache
+    const int32_t *tokens      # (T,)
+    float *x                   # (T, E) residual stream
+    float *norm                # (T, E) normed input of the current block, float32
+    uint8_t *xq[MOE_X_COUNT]   # per format: (T, row) quantized input of the current block
+    float *q                   # (T, H*Dk) queries
+    float *k                   # (T, K*Dk)
+    float *v                   # (T, K*Dv)
+    float *attn                # (T, H*Dv) attention result; the same memory as q where Dv == Dk
+    uint8_t *aq                # (T, row) quantized attention result
+    float *hidden              # FFN hidden rows
+    uint8_t *hq                # quantized hidden rows
+    uint8_t *gx                # gathered activation rows of one group of experts
+    float *out                 # (T, E) result of an FFN before it is added to x
+    float *rope                # (T, n_rot) cos, sin pairs
+    float *route_probs         # (T, X)
+    int32_t *route_ids         # (T, A)
+    float *route_weights       # (T, A)
+    float *shared_gate         # (T,) gate of the shared expert
+    ExpertPlan plan            # scratch for min(T*A, X) experts and T*A pairs
+    int32_t *trace             # NULL, or (n_moe_layers, T, A): every layer leaves its ids here
+    uint8_t *thread_scratch    # per thread, thread_scratch_bytes apart
+    size_t thread_scratch_bytes
+    uint16_t *kv               # KV cache of the timeline
+    int64_t n_ctx
+    int output                 # enum pass_output
+    float *logits              # (n_out, V)
+    const int *cancel          # not 0: skip the arithmetic, keep the barriers
+    int error                  # enum pass_error; the first one wins
+    int error_layer
+    int error_expert
+
+cdef enum pass_output:
+    OUTPUT_NONE = 0
+    OUTPUT_LAST = 1
+    OUTPUT_ALL = 2
+
+ctypedef void (*block_fn)(void *state, Pass *p, int ith, int nth) noexcept nogil
+
+cdef struct Linear:
+    # y = scale * (W x) + bias
+    const moe_type *type
+    const uint8_t *w           # n_rows rows, row_bytes apart
+    int64_t n_in
+    int64_t n_rows
+    size_t row_bytes
+    const float *bias          # n_rows or NULL
+    float scale
+
+cdef class Block:
+    """One step of the forward pass. Holds pointers resolved at load; `run` is called by every thread."""
+    cdef block_fn run
+    cdef void *state
+    cdef list keep             # Python owners of the memory that the pointers lead to
+
+cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t r1,
+                       int64_t n_x, const uint8_t *x, size_t x_stride,
+                       float *out, size_t out_stride) noexcept nogil
+cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const size_t *x_stride,
+                 float **out, int64_t n_x) noexcept nogil
+cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil
+cdef void norm_rows(Pass *p, const float *w, float eps, unsigned formats, int64_t n_embd) noexcept nogil
+cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t x_stride,
+                        int x_format, uint8_t *out) noexcept nogil
+cdef void pass_fail(Pass *p, int error, int layer, int expert) noexcept nogil
+cdef inline bint cancelled(const Pass *p) noexcept nogil:
+    return (<const volatile int *>p.cancel)[0] != 0

@@ -1,0 +1,123 @@
+"""The parts that blocks are made of: matrix products split over the team, norms, quantized rows."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+from libc.string cimport memcpy
+
+from moeengine.kernels.table cimport (
+    MOE_X_F32, moe_isa, moe_mul, moe_type, moe_x_row_bytes,
+)
+from moeengine.kernels.threads cimport team_barrier, team_claim
+
+
+cdef class Block:
+    def __cinit__(self):
+        self.run = NULL
+        self.state = NULL
+        self.keep = []
+
+
+cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t r1,
+                       int64_t n_x, const uint8_t *x, size_t x_stride,
+                       float *out, size_t out_stride) noexcept nogil:
+    """out[t, r] for rows r0 <= r < r1 of W and n_x activation rows; `out` points at row 0, column 0."""
+    cdef moe_mul m
+    cdef int64_t t, r
+    cdef float *row
+    m.n_in = <size_t>w.n_in
+    m.n_rows = <size_t>(r1 - r0)
+    m.w = w.w + <size_t>r0 * w.row_bytes
+    m.w_stride = w.row_bytes
+    m.n_x = <size_t>n_x
+    m.x = x
+    m.x_stride = x_stride
+    m.out = out + r0
+    m.out_stride = out_stride
+    w.type.mul_mat(&m)
+    if w.scale != 1.0:
+        for t in range(n_x):
+            row = out + t * out_stride
+            for r in range(r0, r1):
+                row[r] = row[r] * w.scale
+    if w.bias != NULL:
+        for t in range(n_x):
+            row = out + t * out_stride
+            for r in range(r0, r1):
+                row[r] = row[r] + w.bias[r]
+
+
+cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil:
+    """Activation rows a unit of work takes at once."""
+    cdef int64_t n
+    if n_x <= 1 or x_stride == 0:
+        return 1
+    n = <int64_t>(X_CHUNK_BYTES // x_stride)
+    n = n - n % 32 if n >= 32 else 32
+    return min(n, n_x, <int64_t>X_CHUNK_ROWS)
+
+
+cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const size_t *x_stride,
+                 float **out, int64_t n_x) noexcept nogil:
+    """n_w products of the same activation rows: out[i] (n_x, w[i].n_rows). Ends with a barrier."""
+    cdef int64_t n_chunks = 0, unit, c, r0, r1, t0, t1, n_xc
+    cdef int64_t n_tok = x_chunk(x_stride[0], n_x)
+    cdef int i
+    if n_x > 0:
+        n_xc = (n_x + n_tok - 1) // n_tok
+        for i in range(n_w):
+            n_chunks += (w[i].n_rows + ROW_CHUNK - 1) // ROW_CHUNK
+        while True:
+            unit = team_claim(p.team, n_chunks * n_xc)
+            if unit < 0:
+                break
+            if cancelled(p):
+                continue
+            t0 = unit // n_chunks * n_tok
+            t1 = min(t0 + n_tok, n_x)
+            c = unit % n_chunks
+            i = 0
+            while c >= (w[i].n_rows + ROW_CHUNK - 1) // ROW_CHUNK:
+                c -= (w[i].n_rows + ROW_CHUNK - 1) // ROW_CHUNK
+                i += 1
+            r0 = c * ROW_CHUNK
+            r1 = min(r0 + ROW_CHUNK, w[i].n_rows)
+            linear_chunk(p.isa, &w[i], r0, r1, t1 - t0, x[i] + <size_t>t0 * x_stride[i], x_stride[i],
+                         out[i] + t0 * w[i].n_rows, <size_t>w[i].n_rows)
+    team_barrier(p.team)
+
+
+cdef void norm_rows(Pass *p, const float *w, float eps, unsigned formats, int64_t n_embd) noexcept nogil:
+    """p.norm = rms_norm(p.x) * w, and the rows in every activation format of the bit set `formats`."""
+    cdef int64_t t
+    cdef int f
+    cdef float *row
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        row = p.norm + t * n_embd
+        p.isa.rms_norm(<size_t>n_embd, p.x + t * n_embd, w, eps, row)
+        for f in range(MOE_X_COUNT):
+            if formats >> f & 1:
+                p.isa.x[f].quantize_row(<size_t>n_embd, row,
+                                        p.xq[f] + <size_t>t * moe_x_row_bytes(p.isa, f, <size_t>n_embd))
+    team_barrier(p.team)
+
+
+cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t x_stride,
+                        int x_format, uint8_t *out) noexcept nogil:
+    """n_x rows of n floats, x_stride floats apart -> rows in x_format. Ends with a barrier."""
+    cdef int64_t t
+    cdef size_t row_bytes = moe_x_row_bytes(p.isa, x_format, <size_t>n)
+    while True:
+        t = team_claim(p.team, n_x)
+        if t < 0:
+            break
+        p.isa.x[x_format].quantize_row(<size_t>n, x + t * x_stride, out + <size_t>t * row_bytes)
+    team_barrier(p.team)
+
+
+cdef void pass_fail(Pass *p, int error, int layer, int expert) noexcept nogil:
+    """Keeps the first failure; a race between threads keeps one of them."""
+    if p.error == PASS_OK:
+        p.error_layer = layer
+        p.error_expert = expert
+        p.error = error

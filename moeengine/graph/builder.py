@@ -1,0 +1,282 @@
+"""Shared vocabulary of the architecture files: hyper-parameters, and one call a kind of block.
+
+An architecture file says in which order blocks stand and what is peculiar; how a block is assembled
+from tensors stands here once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moeengine.errors import ConfigError, GGUFError
+from moeengine.graph.attention import AttentionBlock
+from moeengine.graph.embed_head import EmbedBlock, HeadBlock
+from moeengine.graph.ffn import FfnBlock
+from moeengine.graph.moe_ffn import GROUP_PAIRS, BankWeights, MoeBlock, TierWeights
+from moeengine.graph.rope import rope_config
+from moeengine.graph.weights import Tensors, Vector
+from moeengine.loader.banks import layer_banks
+
+MAX_LAYERS = 1024  # far above every published model; bounds what a bad file can make us build
+
+
+@dataclass(frozen=True)
+class HParams:
+    """Hyper-parameters in GGUF's words. Lengths in elements."""
+
+    arch: str
+    n_layer: int  # without next-token-prediction layers
+    n_embd: int
+    n_vocab: int
+    n_ctx_train: int
+    n_head: tuple[int, ...]  # a layer
+    n_head_kv: tuple[int, ...]  # a layer
+    head_dim_k: int
+    head_dim_v: int
+    n_rot: int
+    n_ff: tuple[int, ...]  # a layer
+    n_expert: int
+    n_expert_used: int
+    eps: float
+    expert_weights_scale: float
+
+
+@dataclass
+class Sizes:
+    """What the buffers of a forward pass must hold; the largest over all layers."""
+
+    n_embd: int = 0
+    n_q: int = 0
+    n_k: int = 0
+    n_v: int = 0
+    n_attn: int = 0
+    head_dim_k: int = 0
+    head_dim_v: int = 0
+    n_rot: int = 0
+    n_ff: int = 0
+    n_ff_exp: int = 0
+    n_expert: int = 0
+    n_expert_used: int = 0
+    group_pairs: int = 0
+    gather_formats: int = 0
+    formats: int = 0  # bit set of activation formats of normed rows
+    attn_rows: set = field(default_factory=set)  # (activation format, length) of attention results
+    ff_rows: set = field(default_factory=set)
+    ff_exp_rows: set = field(default_factory=set)
+    gather_rows: set = field(default_factory=set)
+    kv_elements: int = 0  # F16 values a position
+    kv_layers: list = field(default_factory=list)  # (n_head_kv, head_dim_k, head_dim_v)
+
+    def largest(self, **values):
+        for name, value in values.items():
+            setattr(self, name, max(getattr(self, name), value))
+
+
+def per_layer(file, key, n_layer, default=None, low=0):
+    """A count that the file gives once or once a layer -> tuple (n_layer,)."""
+    value = file.metadata.get(key, default)
+    if value is None:
+        raise GGUFError(f"{file.files[0].path}: key {key}: missing")
+    if np.ndim(value) == 0 and not isinstance(value, (str, bytes)):
+        value = [value] * n_layer
+    try:
+        counts = tuple(int(v) for v in value)
+    except (TypeError, ValueError):
+        raise GGUFError(f"{file.files[0].path}: key {key}: found {value!r}, expected integers") from None
+    if len(counts) < n_layer:
+        raise GGUFError(f"{file.files[0].path}: key {key}: found {len(counts)} values, expected {n_layer}")
+    for il, count in enumerate(counts[:n_layer]):
+        if not low <= count < 1 << 24:
+            raise GGUFError(f"{file.files[0].path}: key {key}: found {count} for layer {il}, expected {low} or more")
+    return counts[:n_layer]
+
+
+def read_hparams(file, tensors, n_expert_used=None):
+    """HParams of a model file. GGUFError names the key that is missing or out of range."""
+    arch = file.architecture
+
+    def count(key, default=None, low=1, high=1 << 24):
+        args = () if default is None else (default,)
+        return file.get_int(f"{arch}.{key}", *args, lo=low, hi=high)
+
+    embd = tensors.info("token_embd.weight")
+    if len(embd.shape) != 2:
+        raise GGUFError(f"{tensors.where('token_embd.weight')}: found {len(embd.shape)} dimensions, expected 2")
+    n_vocab, n_embd = embd.shape
+    if count("embedding_length") != n_embd:
+        raise GGUFError(f"{tensors.where('token_embd.weight')}: found {n_embd} columns, expected "
+                        f"{arch}.embedding_length = {count('embedding_length')}")
+    n_layer = count("block_count", high=MAX_LAYERS) - count("nextn_predict_layers", 0, low=0, high=MAX_LAYERS)
+    if n_layer < 1:
+        raise GGUFError(f"{file.files[0].path}: key {arch}.block_count: no layer is left beside "
+                        f"{arch}.nextn_predict_layers")
+    n_head = per_layer(file, f"{arch}.attention.head_count", n_layer, low=1)
+    n_head_kv = per_layer(file, f"{arch}.attention.head_count_kv", n_layer, default=n_head, low=1)
+    for il, (h, k) in enumerate(zip(n_head, n_head_kv)):
+        if h % k:
+            raise GGUFError(f"{file.files[0].path}: layer {il}: {h} query heads are no multiple of {k} KV heads")
+    head_dim_k = count("attention.key_length", max(1, n_embd // n_head[0]))
+    head_dim_v = count("attention.value_length", max(1, n_embd // n_head[0]))
+    n_expert = count("expert_count", 0, low=0)
+    used = count("expert_used_count", 0, low=0)
+    if n_expert and not 1 <= used <= n_expert:
+        raise GGUFError(f"{file.files[0].path}: key {arch}.expert_used_count: found {used}, expected 1 to {n_expert}")
+    if n_expert_used is not None:
+        if not 1 <= n_expert_used <= max(1, n_expert):
+            raise ConfigError(f"n_expert_used: found {n_expert_used}, expected 1 to {n_expert}")
+        used = n_expert_used if n_expert else used
+    n_ff = per_layer(file, f"{arch}.feed_forward_length", n_layer, default=0)
+    eps = file.get_float(f"{arch}.attention.layer_norm_rms_epsilon")
+    if not (math.isfinite(eps) and 0 <= eps < 1):
+        raise GGUFError(f"{file.files[0].path}: key {arch}.attention.layer_norm_rms_epsilon: found {eps}, "
+                        "expected 0 to 1")
+    return HParams(
+        arch=arch, n_layer=n_layer, n_embd=n_embd, n_vocab=n_vocab,
+        n_ctx_train=count("context_length", high=1 << 31), n_head=n_head, n_head_kv=n_head_kv,
+        head_dim_k=head_dim_k, head_dim_v=head_dim_v,
+        n_rot=count("rope.dimension_count", head_dim_k, low=0, high=head_dim_k),
+        n_ff=n_ff, n_expert=n_expert, n_expert_used=used, eps=eps,
+        expert_weights_scale=file.get_float(f"{arch}.expert_weights_scale", 0.0) or 1.0,
+    )
+
+
+class Builder:
+    """Collects the blocks of one model; every method appends one."""
+
+    def __init__(self, file, *, n_expert_used=None):
+        self.file = file
+        self.tensors = Tensors(file)
+        self.hparams = read_hparams(file, self.tensors, n_expert_used)
+        self.sizes = Sizes(n_embd=self.hparams.n_embd, n_expert_used=self.hparams.n_expert_used,
+                           group_pairs=GROUP_PAIRS if self.hparams.n_expert else 0)
+        self.blocks = []
+        self.moe_blocks = []
+        self.weights = {}
+
+    def matrix(self, name, n_rows, n_in, **options):
+        """Weight (n_rows, n_in), remembered by name; see Tensors.matrix."""
+        weight = self.tensors.matrix(name, n_rows, n_in, **options)
+        if weight is not None:
+            self.weights[name] = weight
+        return weight
+
+    def normed(self, *weights):
+        """Notes that these matrices are multiplied with normed rows of the residual stream."""
+        for weight in weights:
+            self.sizes.formats |= 1 << weight.x_format
+
+    def embed(self):
+        hp = self.hparams
+        factors = self.tensors.vector("rope_freqs.weight", hp.n_rot // 2, optional=True)
+        rope = None
+        if hp.n_rot:
+            rope = rope_config(self.file, n_rot=hp.n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors)
+        self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
+        self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope))
+        self.sizes.largest(n_rot=hp.n_rot)
+
+    def attention(self, il, *, neox, head_norm=None):
+        """Self-attention. head_norm: None, "head" (one weight a head value) or "row" (over all heads)."""
+        hp, blk = self.hparams, f"blk.{il}."
+        E, H, K, Dk, Dv = hp.n_embd, hp.n_head[il], hp.n_head_kv[il], hp.head_dim_k, hp.head_dim_v
+        if self.tensors.has(blk + "attn_qkv.weight"):
+            qkv = self.matrix(blk + "attn_qkv.weight", H * Dk + K * Dk + K * Dv, E)
+            q, k, v = qkv.rows(0, H * Dk), qkv.rows(H * Dk, K * Dk), qkv.rows(H * Dk + K * Dk, K * Dv)
+        else:
+            q = self.matrix(blk + "attn_q.weight", H * Dk, E)
+            k = self.matrix(blk + "attn_k.weight", K * Dk, E)
+            v = self.matrix(blk + "attn_v.weight", K * Dv, E)
+        o = self.matrix(blk + "attn_output.weight", E, H * Dv)
+        width = {None: None, "head": (Dk, Dk), "row": (H * Dk, K * Dk)}[head_norm]
+        scale = self.file.get_float(f"{hp.arch}.attention.scale", 0.0) or 1.0 / math.sqrt(Dk)
+        self.blocks.append(AttentionBlock(
+            attn_norm=self.tensors.vector(blk + "attn_norm.weight", E), q=q, k=k, v=v, o=o,
+            q_norm=self.tensors.vector(blk + "attn_q_norm.weight", width[0]) if width else None,
+            k_norm=self.tensors.vector(blk + "attn_k_norm.weight", width[1]) if width else None,
+            norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
+            n_rot=hp.n_rot, neox=neox, eps=hp.eps, scale=scale, kv_offset=self.sizes.kv_elements,
+        ))
+        self.normed(q, k, v)
+        self.sizes.largest(n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
+        self.sizes.attn_rows.add((o.x_format, H * Dv))
+        self.sizes.kv_elements += K * (Dk + Dv)
+        self.sizes.kv_layers.append((K, Dk, Dv))
+
+    def _gated(self, blk, suffix, n_ff, with_scale=True):
+        """gate, up and down of a dense network, noted for the buffers."""
+        E = self.hparams.n_embd
+        gate = self.matrix(f"{blk}ffn_gate{suffix}.weight", n_ff, E, with_scale=with_scale)
+        up = self.matrix(f"{blk}ffn_up{suffix}.weight", n_ff, E, with_scale=with_scale)
+        down = self.matrix(f"{blk}ffn_down{suffix}.weight", E, n_ff, with_scale=with_scale)
+        self.normed(gate, up)
+        self.sizes.largest(n_ff=n_ff)
+        self.sizes.ff_rows.add((down.x_format, n_ff))
+        return gate, up, down
+
+    def ffn(self, il):
+        """Dense gated feed-forward network with SiLU."""
+        hp, blk = self.hparams, f"blk.{il}."
+        gate, up, down = self._gated(blk, "", hp.n_ff[il])
+        self.blocks.append(FfnBlock(ffn_norm=self.tensors.vector(blk + "ffn_norm.weight", hp.n_embd),
+                                    gate=gate, up=up, down=down, eps=hp.eps))
+
+    def moe(self, il, *, norm_topk, gating="softmax", expert_scales=True, n_ff_exp=None, n_ff_shexp=0,
+            shared_scales=True, shared_gate=False):
+        """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0."""
+        hp, blk = self.hparams, f"blk.{il}."
+        E = hp.n_embd
+        router_shape = self.tensors.info(blk + "ffn_gate_inp.weight", (None, E)).shape
+        router = self.matrix(blk + "ffn_gate_inp.weight", router_shape[0], E)
+        banks = layer_banks(self.file, il, n_expert=router.n_rows, n_expert_used=hp.n_expert_used,
+                            n_embd=E, n_ff_exp=n_ff_exp)
+        tiers = [self._tier(t, expert_scales) for t in banks.tiers]
+        shared = gate = None
+        if n_ff_shexp:
+            shared = self._gated(blk, "_shexp", n_ff_shexp, with_scale=shared_scales)
+        if shared_gate:
+            gate = self.matrix(blk + "ffn_gate_inp_shexp.weight", 1, E)
+            self.normed(gate)
+        self.normed(router)
+        block = MoeBlock(
+            il=il, i_moe=len(self.moe_blocks),
+            ffn_norm=self.tensors.vector(blk + "ffn_norm.weight", E), router=router, tiers=tiers,
+            n_expert_used=hp.n_expert_used, gating=gating, norm_topk=norm_topk,
+            weights_scale=hp.expert_weights_scale,
+            select_bias=self.tensors.vector(blk + "exp_probs_b.bias", router.n_rows, optional=True),
+            shared=shared, shared_gate=gate, eps=hp.eps,
+        )
+        self.blocks.append(block)
+        self.moe_blocks.append(block)
+        self.sizes.largest(n_expert=router.n_rows)
+
+    def _tier(self, tier, expert_scales):
+        gate, up, down = (self._bank(b, tier.n_expert, expert_scales) for b in (tier.gate, tier.up, tier.down))
+        self.normed(gate.first, up.first)
+        self.sizes.largest(n_ff_exp=down.first.n_in, gather_formats=2)
+        self.sizes.gather_rows |= {(gate.first.x_format, gate.first.n_in), (up.first.x_format, up.first.n_in)}
+        self.sizes.ff_exp_rows.add((down.first.x_format, down.first.n_in))
+        return TierWeights(tier.first_expert, tier.n_expert, gate, up, down)
+
+    def _bank(self, bank, n_expert, expert_scales):
+        info = self.tensors.info(bank.name)
+        first = self.tensors.expert(bank, info)
+        base = bank.name.removesuffix(".weight")
+        scale = self.tensors.vector(base + ".scale", None, optional=True) if expert_scales else None
+        if scale is not None and scale.size not in (1, n_expert):
+            raise GGUFError(f"{self.tensors.where(base + '.scale')}: found {scale.size} values, expected 1 or {n_expert}")
+        if scale is not None and scale.size == 1:
+            scale = Vector(np.repeat(scale.array(), n_expert), base + ".scale")
+        bias = self.tensors.vector(base + ".bias", n_expert * bank.n_rows, optional=True)
+        return BankWeights(first, bank.expert_bytes, scale, bias, bank)
+
+    def head(self):
+        hp = self.hparams
+        output = self.matrix("output.weight", hp.n_vocab, hp.n_embd, optional=True)
+        if output is None:  # tied: the embedding is the head
+            output = self.token_embd
+        self.normed(output)
+        self.blocks.append(HeadBlock(output_norm=self.tensors.vector("output_norm.weight", hp.n_embd),
+                                     output=output, eps=hp.eps))

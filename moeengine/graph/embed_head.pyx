@@ -1,0 +1,122 @@
+"""The ends of a forward pass: token embedding and rotation table first, output norm and head last."""
+from libc.math cimport cosf, sinf
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+
+from moeengine.graph.block cimport (
+    Block, Linear, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, Pass, linear,
+)
+from moeengine.graph.weights cimport Vector, Weight
+from moeengine.kernels.table cimport MOE_X_COUNT, moe_x_row_bytes
+from moeengine.kernels.threads cimport team_barrier, team_claim
+
+
+cdef struct Embed:
+    Linear embd
+    int64_t n_rot
+    float theta_scale           # freq_base ** (-2 / n_rot)
+    float freq_scale            # 1 / factor
+    float ext_factor            # 0, or YaRN's mix of the two angles
+    float attn_factor
+    float corr_low, corr_high   # YaRN: pairs below low are extrapolated, above high interpolated
+    const float *freq_factors   # (n_rot/2,) or NULL
+
+
+cdef void rope_row(const Embed *e, int64_t pos, float *cs) noexcept nogil:
+    """cos and sin of every pair at one position. The angle is a running float32 product, as in ggml."""
+    cdef int64_t i
+    cdef float theta = <float>pos, extrap, angle, ramp
+    for i in range(e.n_rot // 2):
+        extrap = theta / e.freq_factors[i] if e.freq_factors != NULL else theta
+        angle = e.freq_scale * extrap
+        if e.ext_factor != 0:
+            ramp = (i - e.corr_low) / max(<float>0.001, e.corr_high - e.corr_low)
+            ramp = (1 - min(<float>1, max(<float>0, ramp))) * e.ext_factor
+            angle = angle * (1 - ramp) + extrap * ramp
+        cs[2 * i] = cosf(angle) * e.attn_factor
+        cs[2 * i + 1] = sinf(angle) * e.attn_factor
+        theta = theta * e.theta_scale
+
+
+cdef void embed_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
+    cdef const Embed *e = <const Embed *>state
+    cdef int64_t t, E = e.embd.n_in
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        e.embd.type.dequantize_row(<size_t>E, e.embd.w + <size_t>p.tokens[t] * e.embd.row_bytes, p.x + t * E)
+        if e.n_rot:
+            rope_row(e, p.n_past + t, p.rope + t * e.n_rot)
+    team_barrier(p.team)
+
+
+cdef class EmbedBlock(Block):
+    """x = rows of the token embedding; rope table of the chunk's positions.
+
+    token_embd : Weight (V, E)
+    rope : RopeConfig or None
+    """
+
+    def __init__(self, *, Weight token_embd, rope):
+        cdef Embed *e = <Embed *>calloc(1, sizeof(Embed))
+        if e == NULL:
+            raise MemoryError
+        self.state = e
+        self.run = embed_run
+        self.keep = [token_embd, rope]
+        e.embd = token_embd.linear
+        if rope is not None:
+            e.n_rot, e.theta_scale, e.freq_scale = rope.n_rot, rope.theta_scale, rope.freq_scale
+            e.ext_factor, e.attn_factor = rope.ext_factor, rope.attn_factor
+            e.corr_low, e.corr_high = rope.corr_low, rope.corr_high
+            e.freq_factors = (<Vector?>rope.freq_factors).data if rope.freq_factors is not None else NULL
+
+    def __dealloc__(self):
+        free(self.state)
+
+
+cdef struct Head:
+    const float *norm
+    float eps
+    Linear output
+
+
+cdef void head_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
+    cdef const Head *h = <const Head *>state
+    cdef int64_t t, first, n_out, E = h.output.n_in
+    cdef int f = h.output.type.x_format
+    cdef const uint8_t *x[1]
+    cdef size_t stride[1]
+    cdef float *out[1]
+    if p.output == OUTPUT_NONE:
+        return
+    first = 0 if p.output == OUTPUT_ALL else p.n_tokens - 1
+    n_out = p.n_tokens - first
+    stride[0] = moe_x_row_bytes(p.isa, f, <size_t>E)
+    while True:
+        t = team_claim(p.team, n_out)
+        if t < 0:
+            break
+        p.isa.rms_norm(<size_t>E, p.x + (first + t) * E, h.norm, h.eps, p.norm + t * E)
+        p.isa.x[f].quantize_row(<size_t>E, p.norm + t * E, p.xq[f] + <size_t>t * stride[0])
+    team_barrier(p.team)
+    x[0] = p.xq[f]
+    out[0] = p.logits
+    linear(p, &h.output, 1, x, stride, out, n_out)
+
+
+cdef class HeadBlock(Block):
+    """logits = output(norm(x)) of the positions that the pass asks for. output (V, E), output_norm (E,)."""
+
+    def __init__(self, *, Vector output_norm, Weight output, float eps):
+        cdef Head *h = <Head *>calloc(1, sizeof(Head))
+        if h == NULL:
+            raise MemoryError
+        self.state = h
+        self.run = head_run
+        self.keep = [output_norm, output]
+        h.norm, h.eps, h.output = output_norm.data, eps, output.linear
+
+    def __dealloc__(self):
+        free(self.state)

@@ -1,0 +1,12 @@
+from libc.stdint cimport int64_t
+
+from moeengine.graph.block cimport Linear, Pass
+from moeengine.graph.weights cimport Weight
+
+cdef struct DenseFfn:
+    int64_t n_embd, n_ff
+    Linear gate_up[2]
+    Linear down
+
+cdef void dense_ffn(Pass *p, const DenseFfn *d, float *out) noexcept nogil
+cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down)

@@ -1,0 +1,83 @@
+"""The dense feed-forward network: x += down(silu(gate(n)) * up(n)), n = norm(x).
+
+Also the shared expert of a MoE layer, which runs on the same normed rows beside the routed ones.
+"""
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+
+from moeengine.graph.block cimport Block, Linear, Pass, linear, norm_rows
+from moeengine.graph.ffn cimport DenseFfn, dense_ffn
+from moeengine.graph.weights cimport Vector, Weight
+from moeengine.kernels.table cimport moe_x_row_bytes
+from moeengine.kernels.threads cimport team_barrier, team_claim
+
+
+cdef void dense_ffn(Pass *p, const DenseFfn *d, float *out) noexcept nogil:
+    """out (T, E) = down(silu(gate(norm)) * up(norm)); p.norm and p.xq hold the normed rows."""
+    cdef int64_t T = p.n_tokens, t
+    cdef const uint8_t *x[2]
+    cdef size_t stride[2]
+    cdef float *hidden[2]
+    cdef int i, f
+    for i in range(2):
+        f = d.gate_up[i].type.x_format
+        x[i] = p.xq[f]
+        stride[i] = moe_x_row_bytes(p.isa, f, <size_t>d.n_embd)
+    hidden[0] = p.hidden
+    hidden[1] = p.hidden + T * d.n_ff
+    linear(p, d.gate_up, 2, x, stride, hidden, T)
+    f = d.down.type.x_format
+    stride[0] = moe_x_row_bytes(p.isa, f, <size_t>d.n_ff)
+    while True:
+        t = team_claim(p.team, T)
+        if t < 0:
+            break
+        p.isa.silu_mul(<size_t>d.n_ff, hidden[0] + t * d.n_ff, hidden[1] + t * d.n_ff, hidden[0] + t * d.n_ff)
+        p.isa.x[f].quantize_row(<size_t>d.n_ff, hidden[0] + t * d.n_ff, p.hq + <size_t>t * stride[0])
+    team_barrier(p.team)
+    x[0] = p.hq
+    hidden[0] = out
+    linear(p, &d.down, 1, x, stride, hidden, T)
+
+
+cdef struct FfnState:
+    DenseFfn ffn
+    const float *norm
+    float eps
+    unsigned formats
+
+
+cdef void ffn_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
+    cdef const FfnState *s = <const FfnState *>state
+    cdef int64_t t, E = s.ffn.n_embd
+    norm_rows(p, s.norm, s.eps, s.formats, E)
+    dense_ffn(p, &s.ffn, p.out)
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        p.isa.add(<size_t>E, p.x + t * E, p.out + t * E, p.x + t * E)
+    team_barrier(p.team)
+
+
+cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down):
+    d.n_embd, d.n_ff = gate.linear.n_in, gate.linear.n_rows
+    d.gate_up[0], d.gate_up[1], d.down = gate.linear, up.linear, down.linear
+
+
+cdef class FfnBlock(Block):
+    """x += dense FFN of norm(x). gate, up (G, E); down (E, G); ffn_norm (E,)."""
+
+    def __init__(self, *, Vector ffn_norm, Weight gate, Weight up, Weight down, float eps):
+        cdef FfnState *s = <FfnState *>calloc(1, sizeof(FfnState))
+        if s == NULL:
+            raise MemoryError
+        self.state = s
+        self.run = ffn_run
+        self.keep = [ffn_norm, gate, up, down]
+        dense_ffn_init(&s.ffn, gate, up, down)
+        s.norm, s.eps = ffn_norm.data, eps
+        s.formats = 1u << gate.linear.type.x_format | 1u << up.linear.type.x_format
+
+    def __dealloc__(self):
+        free(self.state)

@@ -1,0 +1,339 @@
+"""A loaded model as a list of blocks, and the Context that runs them over one timeline.
+
+Model: weights and blocks, shared, never changed after load. Context: KV cache, scratch and the call
+into compiled code. One forward pass is one call: the GIL is released, the team wakes once and walks
+the blocks together.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+import importlib
+import pkgutil
+
+import numpy as np
+
+from moeengine.graph.block cimport (
+    Block, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, Pass,
+    ROW_CHUNK, X_CHUNK_ROWS, block_fn,
+)
+from moeengine.graph.attention cimport Q_ROWS
+from moeengine.kernels.table cimport MOE_X_COUNT, checked_isa, moe_isa, moe_x_row_bytes
+from moeengine.kernels.threads cimport Team, team_run
+
+from moeengine.errors import (
+    CancelledError, ConfigError, ContextOverflowError, GGUFError, NumericError, SupplyError, UnsupportedError,
+)
+from moeengine.graph import arch as arch_package
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
+    int munmap(void *addr, size_t length)
+    int madvise(void *addr, size_t length, int advice)
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_HUGEPAGE
+    void *MAP_FAILED
+
+OUTPUTS = {"none": OUTPUT_NONE, "last": OUTPUT_LAST, "all": OUTPUT_ALL}
+
+
+def available():
+    """Architectures that can be loaded: the names of the files in graph/arch."""
+    return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(arch_package.__path__))
+
+
+def load_model(model_file, *, n_expert_used=None):
+    """Resolve every tensor of a model file and build its blocks.
+
+    Parameters
+    ----------
+    model_file : loader.ModelFile     stays open as long as the Model lives
+    n_expert_used : int or None       experts per token, 1 to n_expert; other than the file's is lossy
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    UnsupportedError    unknown architecture, quant type or rope scaling
+    GGUFError           a tensor or key is missing, or has another shape, type or range than expected
+    ConfigError         n_expert_used out of range
+    """
+    from moeengine.graph.builder import Builder
+
+    name = model_file.architecture
+    if name not in available():
+        raise UnsupportedError(
+            f"{model_file.files[0].path}: architecture {name!r} is not supported; supported: {', '.join(available())}"
+        )
+    module = importlib.import_module(f"moeengine.graph.arch.{name.replace('-', '_')}")
+    builder = Builder(model_file, n_expert_used=n_expert_used)
+    module.build(builder)
+    return Model(builder)
+
+
+cdef class Model:
+    """Blocks and hyper-parameters. Safe to share between Contexts and Python threads."""
+    cdef readonly object hparams        # builder.HParams
+    cdef readonly object sizes          # builder.Sizes
+    cdef readonly list blocks
+    cdef readonly object file           # ModelFile
+    cdef readonly list moe_blocks       # the MoeBlocks, layer ascending
+    cdef readonly dict weights          # name -> Weight of every dense matrix
+
+    def __init__(self, builder):
+        self.hparams, self.sizes, self.blocks = builder.hparams, builder.sizes, builder.blocks
+        self.file, self.moe_blocks, self.weights = builder.file, builder.moe_blocks, builder.weights
+
+    def new_context(self, *, n_ctx, n_ubatch, Team team):
+        """A fresh timeline: see Context."""
+        return Context(self, n_ctx, n_ubatch, team)
+
+    def kv_bytes(self, n_ctx):
+        """Bytes of a KV cache for n_ctx positions."""
+        return self.sizes.kv_elements * 2 * n_ctx
+
+    def scratch_bytes(self, n_ubatch, n_threads):
+        """Bytes of scratch for chunks of n_ubatch tokens on n_threads threads."""
+        cdef Pass p
+        return lay_out(self.sizes, &p, n_ubatch, n_threads, NULL)
+
+
+cdef size_t lay_out(sizes, Pass *p, int64_t T, int n_threads, uint8_t *base) except? 0:
+    """Places every buffer of a pass for T tokens from `base` on; returns the bytes needed."""
+    cdef const moe_isa *isa = checked_isa()
+    cdef size_t at = 0, E = sizes.n_embd, scratch
+    cdef int64_t group = max(T, <int64_t>sizes.group_pairs)
+    cdef int64_t X = sizes.n_expert, A = sizes.n_expert_used, n_plan = min(T * A, X)
+    cdef int f
+
+    memset(p, 0, sizeof(Pass))
+    p.isa = isa
+    p.x = <float *>take(base, &at, T * E * 4)
+    p.norm = <float *>take(base, &at, T * E * 4)
+    p.out = <float *>take(base, &at, T * E * 4)
+    for f in range(MOE_X_COUNT):
+        if sizes.formats >> f & 1:
+            p.xq[f] = take(base, &at, T * moe_x_row_bytes(isa, f, E))
+    p.q = <float *>take(base, &at, T * <size_t>sizes.n_q * 4)
+    p.attn = p.q if sizes.n_q == sizes.n_attn else <float *>take(base, &at, T * <size_t>sizes.n_attn * 4)
+    p.k = <float *>take(base, &at, T * <size_t>sizes.n_k * 4)
+    p.v = <float *>take(base, &at, T * <size_t>sizes.n_v * 4)
+    p.aq = take(base, &at, T * largest_row(isa, sizes.attn_rows))
+    p.hidden = <float *>take(base, &at, max(T * 2 * <size_t>sizes.n_ff, group * <size_t>sizes.n_ff_exp) * 4)
+    p.hq = take(base, &at, max(T * largest_row(isa, sizes.ff_rows), group * largest_row(isa, sizes.ff_exp_rows)))
+    p.gx = take(base, &at, group * <size_t>sizes.gather_formats * largest_row(isa, sizes.gather_rows))
+    p.rope = <float *>take(base, &at, T * <size_t>sizes.n_rot * 4)
+    p.route_probs = <float *>take(base, &at, T * X * 4)
+    p.route_ids = <int32_t *>take(base, &at, T * A * 4)
+    p.route_weights = <float *>take(base, &at, T * A * 4)
+    p.shared_gate = <float *>take(base, &at, T * 4)
+    p.plan.expert = <int32_t *>take(base, &at, n_plan * 4)
+    p.plan.start = <int64_t *>take(base, &at, (n_plan + 1) * 8)
+    p.plan.pair = <int32_t *>take(base, &at, T * A * 4)
+    p.plan.count = <int64_t *>take(base, &at, X * 8)
+    scratch = max(isa.attn_scratch_bytes(Q_ROWS, sizes.head_dim_k, sizes.head_dim_v),
+                  <size_t>X_CHUNK_ROWS * ROW_CHUNK * 4)
+    p.thread_scratch_bytes = (scratch + 4095) & ~<size_t>4095
+    p.thread_scratch = take(base, &at, n_threads * p.thread_scratch_bytes)
+    return at
+
+
+cdef uint8_t *take(uint8_t *base, size_t *at, size_t n) noexcept:
+    cdef uint8_t *here = base + at[0] if base != NULL else NULL
+    at[0] += (n + 63) & ~<size_t>63
+    return here
+
+
+cdef size_t largest_row(const moe_isa *isa, rows) except? 0:
+    """Bytes of the largest activation row among (format, length) pairs; 0 for none."""
+    cdef size_t largest = 0
+    for f, n in rows:
+        largest = max(largest, moe_x_row_bytes(isa, f, n))
+    return largest
+
+
+cdef struct Job:
+    Pass *p
+    int n_blocks
+    block_fn *run
+    void **state
+
+
+cdef void walk(void *arg, int ith, int nth) noexcept nogil:
+    cdef Job *job = <Job *>arg
+    cdef int i
+    for i in range(job.n_blocks):
+        job.run[i](job.state[i], job.p, ith, nth)
+
+
+cdef void *reserve(size_t n) except NULL:
+    """Zeroed memory that costs nothing until it is touched; on huge pages where the system has them."""
+    cdef void *at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    if at == MAP_FAILED:
+        raise MemoryError(f"the system refuses {n / 1e6:.0f} MB for the context")
+    madvise(at, n, MADV_HUGEPAGE)
+    return at
+
+
+cdef class Context:
+    """One timeline over a Model: its KV cache and its scratch.
+
+    n_ctx : int       positions the cache holds
+    n_ubatch : int    tokens a chunk may have
+    team : Team       threads that compute; taken by one forward pass at a time
+
+    Not safe for two calls at once; `cancel` may come from any thread.
+    """
+    cdef readonly Model model
+    cdef readonly Team team
+    cdef readonly int64_t n_ctx, n_ubatch
+    cdef readonly object trace        # int32 (n_moe_layers, T, A) of the last pass, or None
+    cdef public bint record_routing
+    cdef Pass p
+    cdef Job job
+    cdef void *scratch
+    cdef void *cache
+    cdef size_t scratch_bytes, cache_bytes
+    cdef int cancel_flag
+
+    def __cinit__(self):
+        self.scratch = self.cache = NULL
+        self.job.run = NULL
+        self.job.state = NULL
+
+    def __init__(self, Model model, int64_t n_ctx, int64_t n_ubatch, Team team):
+        if n_ctx < 1:
+            raise ConfigError(f"n_ctx: found {n_ctx}, expected 1 or more")
+        if n_ubatch < 1:
+            raise ConfigError(f"n_ubatch: found {n_ubatch}, expected 1 or more")
+        self.model, self.team, self.n_ctx, self.n_ubatch = model, team, n_ctx, min(n_ubatch, n_ctx)
+        self.scratch_bytes = lay_out(model.sizes, &self.p, self.n_ubatch, team.n_threads, NULL)
+        self.scratch = reserve(self.scratch_bytes)
+        lay_out(model.sizes, &self.p, self.n_ubatch, team.n_threads, <uint8_t *>self.scratch)
+        self.cache_bytes = max(64, model.kv_bytes(n_ctx))
+        self.cache = reserve(self.cache_bytes)
+        self.p.kv = <uint16_t *>self.cache
+        self.p.n_ctx = n_ctx
+        self.p.team = team.team
+        self.p.cancel = &self.cancel_flag
+        cdef int n = len(model.blocks)
+        self.job.n_blocks, self.job.p = n, &self.p
+        self.job.run = <block_fn *>malloc(n * sizeof(block_fn))
+        self.job.state = <void **>malloc(n * sizeof(void *))
+        if self.job.run == NULL or self.job.state == NULL:
+            raise MemoryError
+        cdef Block block
+        for i, b in enumerate(model.blocks):
+            block = b
+            self.job.run[i], self.job.state[i] = block.run, block.state
+
+    def __dealloc__(self):
+        if self.scratch != NULL:
+            munmap(self.scratch, self.scratch_bytes)
+        if self.cache != NULL:
+            munmap(self.cache, self.cache_bytes)
+        free(self.job.run)
+        free(self.job.state)
+
+    def forward(self, const int32_t[::1] tokens, int64_t n_past, str outputs="last", float[:, ::1] logits=None):
+        """Compute one chunk and append it to the timeline after n_past tokens.
+
+        Parameters
+        ----------
+        tokens : int32 (T,)       0 <= id < n_vocab; 1 <= T <= n_ubatch
+        n_past : int              tokens of the timeline that are kept
+        outputs : {"last", "all", "none"}
+        logits : float32 (1 or T, n_vocab) or None     written for the positions asked
+
+        Raises
+        ------
+        ConfigError           an id or a shape out of range
+        ContextOverflowError  n_past + T > n_ctx
+        CancelledError        cancel() was called meanwhile; positions before n_past stay valid
+        NumericError          NaN or infinity in a router or in an expert's output
+        SupplyError           expert bytes could not be brought in
+        """
+        cdef int64_t T = tokens.shape[0], V = self.model.hparams.n_vocab, t, n_out
+        if T < 1 or T > self.n_ubatch:
+            raise ConfigError(f"tokens: found {T}, expected 1 to {self.n_ubatch} in one chunk")
+        if n_past < 0:
+            raise ConfigError(f"n_past: found {n_past}, expected 0 or more")
+        if n_past + T > self.n_ctx:
+            raise ContextOverflowError(f"{n_past} + {T} tokens do not fit the context of {self.n_ctx}")
+        for t in range(T):
+            if tokens[t] < 0 or tokens[t] >= V:
+                raise ConfigError(f"token id {tokens[t]} at position {n_past + t}: expected 0 to {V - 1}")
+        if outputs not in OUTPUTS:
+            raise ConfigError(f"outputs: found {outputs!r}, expected one of {', '.join(OUTPUTS)}")
+        self.p.output = OUTPUTS[outputs]
+        if self.p.output != OUTPUT_NONE:
+            n_out = T if self.p.output == OUTPUT_ALL else 1
+            if logits is None or logits.shape[0] != n_out or logits.shape[1] != V:
+                raise ConfigError(f"logits: expected float32 ({n_out}, {V})")
+            self.p.logits = &logits[0, 0]
+        self.p.tokens, self.p.n_tokens, self.p.n_past = &tokens[0], T, n_past
+        self.p.error = 0
+        self.trace_buffer(T)
+        self.cancel_flag = 0
+        with nogil:
+            team_run(self.p.team, walk, &self.job)
+        if self.cancel_flag:
+            raise CancelledError(f"cancelled; {n_past} tokens of the timeline are kept")
+        if self.p.error:
+            raise self.failure()
+
+    def trace_buffer(self, T):
+        """Makes room for the routing of T tokens where it is asked for."""
+        cdef int32_t[:, :, ::1] view
+        self.p.trace, self.trace = NULL, None
+        if self.record_routing and self.model.moe_blocks:
+            self.trace = np.empty((len(self.model.moe_blocks), T, self.model.hparams.n_expert_used), np.int32)
+            view = self.trace
+            self.p.trace = &view[0, 0, 0]
+
+    def failure(self):
+        """The exception for the error that the last pass left behind."""
+        where = f"layer {self.p.error_layer}"
+        if self.p.error_expert >= 0:
+            where += f", expert {self.p.error_expert}"
+        path = self.model.file.files[0].path
+        if self.p.error == PASS_NAN_ROUTER:
+            return NumericError(f"{path}: {where}: the router's logits hold NaN or infinity")
+        if self.p.error == PASS_NAN_EXPERT:
+            return NumericError(f"{path}: {where}: NaN or infinity in the expert's output; "
+                                "`info --check` names damaged tensors")
+        return SupplyError(f"{path}: {where}: the expert's bytes could not be read")
+
+    def cancel(self):
+        """Stop the forward pass that is running, from any thread. Without one: no effect."""
+        self.cancel_flag = 1
+
+    @property
+    def memory_bytes(self):
+        """dict: bytes reserved for the KV cache and for scratch; touched pages are what counts."""
+        return {"kv": self.cache_bytes, "scratch": self.scratch_bytes}
+
+    def kv_state(self, int64_t n_past):
+        """Keys and values of the first n_past positions: a copy, uint16 (F16 bits) (n_past * elements,)."""
+        return np.concatenate([part[:n_past].reshape(-1) for part in self._kv_parts()] or [np.empty(0, np.uint16)])
+
+    def set_kv_state(self, state, int64_t n_past):
+        """Put back what `kv_state` gave. ConfigError when the size does not fit."""
+        if not 0 <= n_past <= self.n_ctx or state.size != n_past * self.model.sizes.kv_elements:
+            raise ConfigError(f"KV state: found {state.size} values for {n_past} positions, expected "
+                              f"{n_past * self.model.sizes.kv_elements} and at most {self.n_ctx} positions")
+        at = 0
+        for part in self._kv_parts():
+            n = n_past * part.shape[1]
+            part[:n_past] = state[at:at + n].reshape(n_past, part.shape[1])
+            at += n
+
+    def _kv_parts(self):
+        """Views (n_ctx, head_dim) of every head's keys and values, in cache order."""
+        cdef uint16_t[::1] view = <uint16_t[:self.cache_bytes // 2]>self.p.kv
+        flat, at = np.asarray(view), 0
+        for n_head_kv, dim_k, dim_v in self.model.sizes.kv_layers:
+            for dim in [dim_k] * n_head_kv + [dim_v] * n_head_kv:
+                yield flat[at * self.n_ctx:(at + dim) * self.n_ctx].reshape(self.n_ctx, dim)
+                at += dim

@@ -1,0 +1,408 @@
+"""The mixture of experts: norm, router, routed experts over one or more banks, shared expert.
+
+Experts are visited tier by tier and in ascending id, in groups of a few hundred (token, slot) pairs:
+gather rows, gate and up and their activation, quantize, down, weighted sum. Nothing of size
+tokens x experts is kept beyond one group. The weighted sum of a token is taken in ascending order of
+expert, whatever the number of threads, tokens or the supply.
+"""
+from libc.math cimport isfinite
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+import numpy as np
+
+from moeengine.graph.block cimport (
+    Block, Linear, Pass, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, ROW_CHUNK, cancelled, linear,
+    linear_chunk, norm_rows, pass_fail, x_chunk,
+)
+from moeengine.graph.ffn cimport DenseFfn, dense_ffn, dense_ffn_init
+from moeengine.graph.router cimport RouterConfig, route_token
+from moeengine.graph.weights cimport Vector, Weight
+from moeengine.kernels.mul_mat_id cimport (
+    ExpertHooks, ExpertPlan, expert_bytes, hooks_after, hooks_before, plan_build,
+)
+from moeengine.kernels.table cimport moe_isa, moe_x_row_bytes
+from moeengine.kernels.threads cimport team_barrier, team_claim
+
+from moeengine.graph.router import GATINGS
+
+# Pairs (token, slot) whose hidden rows are held at once; one expert alone may exceed it.
+GROUP_PAIRS = 256
+
+cdef extern from "math.h" nogil:
+    float expf(float)
+
+cdef enum:
+    MAX_TIERS = 4
+    GATE = 0
+    UP = 1
+    DOWN = 2
+
+cdef struct Bank:
+    # One expert tensor: `one` describes expert 0, the others follow `stride` bytes apart.
+    Linear one
+    int64_t stride
+    const float *scale      # (n_expert,) or NULL
+    const float *bias       # (n_expert, rows) or NULL
+    ExpertHooks hooks
+
+cdef struct Tier:
+    int32_t first           # global id of its expert 0
+    int32_t n_expert
+    Bank bank[3]            # GATE, UP, DOWN
+
+cdef struct MoeState:
+    int il
+    int i_moe               # index among the MoE layers
+    int64_t n_embd
+    const float *norm
+    float eps
+    unsigned formats
+    Linear router[2]        # router; gate of the shared expert
+    int n_router
+    RouterConfig route
+    int n_tiers
+    Tier tiers[MAX_TIERS]
+    bint has_shared
+    DenseFfn shared
+    int64_t group_pairs
+
+cdef struct Group:
+    # Experts i0 <= i < i1 of the plan: pairs p0 <= pair < p1.
+    int64_t i0, i1, p0, p1
+
+
+cdef void bank_expert(const Bank *b, const ExpertPlan *plan, int64_t i, Linear *w) noexcept nogil:
+    """The matrix of the plan's i-th expert; w.w is NULL where the supply could not bring it."""
+    cdef int32_t ie = plan.expert[i]
+    w[0] = b.one
+    w.w = <const uint8_t *>expert_bytes(&b.hooks, plan, i, <const char *>b.one.w, b.stride)
+    if b.scale != NULL:
+        w.scale = b.scale[ie]
+    if b.bias != NULL:
+        w.bias = b.bias + ie * b.one.n_rows
+
+
+cdef bint next_group(const MoeState *s, const ExpertPlan *plan, Group *g) noexcept nogil:
+    g.i0 = g.i1
+    if g.i0 >= plan.n_used:
+        return False
+    g.i1 = g.i0 + 1
+    g.p0 = plan.start[g.i0]
+    while g.i1 < plan.n_used and plan.start[g.i1 + 1] - g.p0 <= s.group_pairs:
+        g.i1 += 1
+    g.p1 = plan.start[g.i1]
+    return True
+
+
+cdef void route_tokens(const MoeState *s, Pass *p) noexcept nogil:
+    """Logits to ids and weights; clears p.out. Ends with a barrier."""
+    cdef int64_t t, A = s.route.n_expert_used
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        memset(p.out + t * s.n_embd, 0, <size_t>s.n_embd * sizeof(float))
+        if not route_token(p.isa, &s.route, p.route_probs + t * s.route.n_expert,
+                           p.route_ids + t * A, p.route_weights + t * A):
+            if not cancelled(p):
+                pass_fail(p, PASS_NAN_ROUTER, s.il, -1)
+    team_barrier(p.team)
+
+
+cdef void gather(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
+                 const uint8_t **x, size_t *stride) noexcept nogil:
+    """Activation rows of the group's pairs in a row, for gate and for up. Ends with a barrier."""
+    cdef int i, f, same = tier.bank[GATE].one.type.x_format == tier.bank[UP].one.type.x_format
+    cdef int64_t k, n = g.p1 - g.p0, A = s.route.n_expert_used
+    cdef uint8_t *to = p.gx
+    for i in range(2):
+        f = tier.bank[i].one.type.x_format
+        stride[i] = moe_x_row_bytes(p.isa, f, <size_t>s.n_embd)
+        if p.n_tokens == 1:      # every pair has the one row there is
+            x[i] = p.xq[f]
+            stride[i] = 0
+        elif i == 1 and same:
+            x[i] = x[0]
+        else:
+            x[i] = to
+            to += <size_t>n * stride[i]
+    if p.n_tokens == 1:
+        return
+    while True:
+        k = team_claim(p.team, n)
+        if k < 0:
+            break
+        for i in range(1 if same else 2):
+            memcpy(<uint8_t *>x[i] + <size_t>k * stride[i],
+                   p.xq[tier.bank[i].one.type.x_format] + <size_t>(p.plan.pair[g.p0 + k] // A) * stride[i], stride[i])
+    team_barrier(p.team)
+
+
+cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, const uint8_t **x,
+                  const size_t *stride, float *tmp) noexcept nogil:
+    """hidden[pair] = silu(gate x) * (up x) for all pairs of the group. Ends with a barrier."""
+    cdef int64_t F = tier.bank[GATE].one.n_rows, ld = tier.bank[DOWN].one.n_in
+    cdef int64_t n_rc = (F + ROW_CHUNK - 1) // ROW_CHUNK
+    cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, c, r0, r1, t, t0, t1
+    cdef float *row
+    cdef Linear gate, up
+    for i in range(g.i0, g.i1):
+        n_units += n_rc * ((p.plan.start[i + 1] - p.plan.start[i] + n_xc - 1) // n_xc)
+    while True:
+        unit = team_claim(p.team, n_units)
+        if unit < 0:
+            break
+        if cancelled(p):
+            continue
+        i = g.i0
+        while True:
+            c = n_rc * ((p.plan.start[i + 1] - p.plan.start[i] + n_xc - 1) // n_xc)
+            if unit < c:
+                break
+            unit -= c
+            i += 1
+        bank_expert(&tier.bank[GATE], &p.plan, i, &gate)
+        bank_expert(&tier.bank[UP], &p.plan, i, &up)
+        if gate.w == NULL or up.w == NULL:
+            pass_fail(p, PASS_SUPPLY, s.il, tier.first + p.plan.expert[i])
+            continue
+        t0 = p.plan.start[i] - g.p0 + unit // n_rc * n_xc
+        t1 = min(t0 + n_xc, p.plan.start[i + 1] - g.p0)
+        r0 = unit % n_rc * ROW_CHUNK
+        r1 = min(r0 + ROW_CHUNK, F)
+        row = p.hidden + t0 * ld
+        linear_chunk(p.isa, &gate, r0, r1, t1 - t0, x[GATE] + <size_t>t0 * stride[GATE], stride[GATE],
+                     row, <size_t>ld)
+        linear_chunk(p.isa, &up, r0, r1, t1 - t0, x[UP] + <size_t>t0 * stride[UP], stride[UP],
+                     tmp - r0, ROW_CHUNK)
+        for t in range(t1 - t0):
+            p.isa.silu_mul(<size_t>(r1 - r0), row + t * ld + r0, tmp + t * ROW_CHUNK, row + t * ld + r0)
+    team_barrier(p.team)
+
+
+cdef void quantize_hidden(const MoeState *s, const Tier *tier, Pass *p, const Group *g) noexcept nogil:
+    """Hidden rows into the format that `down` is multiplied with. Ends with a barrier."""
+    cdef int64_t k, i, F = tier.bank[GATE].one.n_rows, n = tier.bank[DOWN].one.n_in
+    cdef int f = tier.bank[DOWN].one.type.x_format
+    cdef size_t stride = moe_x_row_bytes(p.isa, f, <size_t>n)
+    cdef float *row
+    while True:
+        k = team_claim(p.team, g.p1 - g.p0)
+        if k < 0:
+            break
+        row = p.hidden + k * n
+        if n > F:
+            memset(row + F, 0, <size_t>(n - F) * sizeof(float))
+        if not all_finite(row, F) and not cancelled(p) and not p.error:
+            i = g.i0
+            while p.plan.start[i + 1] - g.p0 <= k:
+                i += 1
+            pass_fail(p, PASS_NAN_EXPERT, s.il, tier.first + p.plan.expert[i])
+        p.isa.x[f].quantize_row(<size_t>n, row, p.hq + <size_t>k * stride)
+    team_barrier(p.team)
+
+
+cdef bint all_finite(const float *x, int64_t n) noexcept nogil:
+    """A sum of zeros times the values is NaN as soon as one is NaN or infinite."""
+    cdef float lanes[16]
+    cdef int64_t i, j
+    cdef float total = 0
+    memset(lanes, 0, sizeof(lanes))
+    for i in range(0, n - n % 16, 16):
+        for j in range(16):
+            lanes[j] = lanes[j] + x[i + j] * 0.0
+    for i in range(n - n % 16, n):
+        total = total + x[i] * 0.0
+    for j in range(16):
+        total = total + lanes[j]
+    return total == 0.0
+
+
+cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g, float *tmp) noexcept nogil:
+    """out[token] += weight * (down hidden), experts ascending. A unit owns some rows of `down` for all
+    experts of the group, which fixes the order of the sum. Ends with a barrier."""
+    cdef int64_t E = s.n_embd, A = s.route.n_expert_used, i, k, k0, k1, r0, r1, unit, n_in
+    cdef int f = tier.bank[DOWN].one.type.x_format
+    cdef size_t stride
+    cdef int64_t n_xc, pair
+    cdef Linear down
+    n_in = tier.bank[DOWN].one.n_in
+    stride = moe_x_row_bytes(p.isa, f, <size_t>n_in)
+    n_xc = x_chunk(stride, p.n_tokens)
+    while True:
+        unit = team_claim(p.team, (E + ROW_CHUNK - 1) // ROW_CHUNK)
+        if unit < 0:
+            break
+        r0 = unit * ROW_CHUNK
+        r1 = min(r0 + ROW_CHUNK, E)
+        for i in range(g.i0, g.i1):
+            if cancelled(p):
+                break
+            bank_expert(&tier.bank[DOWN], &p.plan, i, &down)
+            if down.w == NULL:
+                pass_fail(p, PASS_SUPPLY, s.il, tier.first + p.plan.expert[i])
+                break
+            k0 = p.plan.start[i]
+            while k0 < p.plan.start[i + 1]:
+                k1 = min(k0 + n_xc, p.plan.start[i + 1])
+                linear_chunk(p.isa, &down, r0, r1, k1 - k0, p.hq + <size_t>(k0 - g.p0) * stride, stride,
+                             tmp - r0, ROW_CHUNK)
+                for k in range(k0, k1):
+                    pair = p.plan.pair[k]
+                    p.isa.axpy(<size_t>(r1 - r0), p.route_weights[pair], tmp + (k - k0) * ROW_CHUNK,
+                               p.out + (pair // A) * E + r0)
+                k0 = k1
+    team_barrier(p.team)
+
+
+cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexcept nogil:
+    cdef Group g
+    cdef int64_t i
+    cdef int b
+    cdef const uint8_t *x[2]
+    cdef size_t stride[2]
+    cdef float *tmp = <float *>(p.thread_scratch + <size_t>ith * p.thread_scratch_bytes)
+    if ith == 0:
+        plan_build(p.route_ids, p.n_tokens * s.route.n_expert_used, tier.first, tier.n_expert, &p.plan)
+    team_barrier(p.team)
+    g.i1 = 0
+    while next_group(s, &p.plan, &g):
+        if ith == 0:
+            for i in range(g.i0, g.i1):
+                for b in range(3):
+                    hooks_before(&tier.bank[b].hooks, &p.plan, i)
+        gather(s, tier, p, &g, x, stride)
+        gate_up(s, tier, p, &g, x, stride, tmp)
+        quantize_hidden(s, tier, p, &g)
+        down_sum(s, tier, p, &g, tmp)
+        if ith == 0:
+            for i in range(g.i0, g.i1):
+                for b in range(3):
+                    hooks_after(&tier.bank[b].hooks, &p.plan, i)
+
+
+cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
+    cdef const MoeState *s = <const MoeState *>state
+    cdef int64_t t, r, E = s.n_embd, A = s.route.n_expert_used
+    cdef const uint8_t *x[2]
+    cdef size_t stride[2]
+    cdef float *out[2]
+    cdef float gate
+    cdef int i
+    norm_rows(p, s.norm, s.eps, s.formats, E)
+    for i in range(s.n_router):
+        x[i] = p.xq[s.router[i].type.x_format]
+        stride[i] = moe_x_row_bytes(p.isa, s.router[i].type.x_format, <size_t>E)
+    out[0] = p.route_probs
+    out[1] = p.shared_gate
+    linear(p, s.router, s.n_router, x, stride, out, p.n_tokens)
+    route_tokens(s, p)
+    if ith == 0 and p.trace != NULL:
+        memcpy(p.trace + s.i_moe * p.n_tokens * A, p.route_ids, <size_t>(p.n_tokens * A) * sizeof(int32_t))
+    for i in range(s.n_tiers):
+        tier_run(s, &s.tiers[i], p, ith)
+    if s.has_shared:
+        dense_ffn(p, &s.shared, p.norm)
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        if s.has_shared:
+            gate = 1.0 / (1.0 + expf(-p.shared_gate[t])) if s.n_router == 2 else 1.0
+            p.isa.scale(<size_t>E, gate, p.norm + t * E, p.norm + t * E)
+            p.isa.add(<size_t>E, p.out + t * E, p.norm + t * E, p.out + t * E)
+        p.isa.add(<size_t>E, p.x + t * E, p.out + t * E, p.x + t * E)
+    team_barrier(p.team)
+
+
+cdef class MoeBlock(Block):
+    """x += routed experts (+ shared expert) of norm(x).
+
+    Parameters
+    ----------
+    il, i_moe : int               layer; its index among the MoE layers
+    ffn_norm : Vector (E,)
+    router : Weight (X, E)
+    tiers : list of TierWeights   one or more, first id ascending, together X experts
+    n_expert_used : int           A
+    gating, norm_topk, weights_scale, select_bias      see graph.router.route
+    shared : (gate, up, down) Weights or None
+    shared_gate : Weight (1, E) or None
+    """
+    cdef readonly object tiers
+    cdef readonly int il
+
+    def __init__(self, *, int il, int i_moe, Vector ffn_norm, Weight router, list tiers,
+                 int n_expert_used, str gating="softmax", bint norm_topk=True, float weights_scale=1.0,
+                 select_bias=None, shared=None, shared_gate=None, float eps):
+        cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
+        if s == NULL:
+            raise MemoryError
+        self.state = s
+        self.run = moe_run
+        self.keep = [ffn_norm, router, tiers, select_bias, shared, shared_gate]
+        self.tiers, self.il = tuple(tiers), il
+        s.il, s.i_moe, s.n_embd, s.eps = il, i_moe, router.linear.n_in, eps
+        s.norm = ffn_norm.data
+        s.group_pairs = GROUP_PAIRS
+        s.router[0], s.n_router = router.linear, 1
+        s.formats = 1u << router.linear.type.x_format
+        if shared_gate is not None:
+            s.router[1], s.n_router = (<Weight?>shared_gate).linear, 2
+            s.formats |= 1u << s.router[1].type.x_format
+        s.route.n_expert, s.route.n_expert_used = router.linear.n_rows, n_expert_used
+        s.route.gating, s.route.norm_topk = GATINGS[gating], norm_topk
+        s.route.scale = weights_scale
+        s.route.select_bias = (<Vector?>select_bias).data if select_bias is not None else NULL
+        s.n_tiers = len(tiers)
+        for i, tier in enumerate(tiers):
+            tier_init(&s.tiers[i], tier)
+            s.formats |= 1u << s.tiers[i].bank[GATE].one.type.x_format
+            s.formats |= 1u << s.tiers[i].bank[UP].one.type.x_format
+        if shared is not None:
+            s.has_shared = True
+            dense_ffn_init(&s.shared, shared[0], shared[1], shared[2])
+            s.formats |= 1u << s.shared.gate_up[0].type.x_format
+            s.formats |= 1u << s.shared.gate_up[1].type.x_format
+
+    def __dealloc__(self):
+        free(self.state)
+
+
+cdef class BankWeights:
+    """One expert tensor (n_expert, rows, columns) of a tier.
+
+    first : Weight                 expert 0; its `rows` and columns are every expert's
+    stride : int                   bytes between two experts
+    scale : Vector (n_expert,) or None
+    bias : Vector (n_expert * rows,) or None
+    """
+    cdef readonly Weight first
+    cdef readonly int64_t stride
+    cdef readonly Vector scale, bias
+    cdef readonly object tensor      # loader.banks.BankTensor
+
+    def __init__(self, Weight first, stride, scale, bias, tensor):
+        self.first, self.stride, self.scale, self.bias, self.tensor = first, stride, scale, bias, tensor
+
+
+cdef class TierWeights:
+    """Experts first .. first + n_expert - 1, their gate, up and down banks."""
+    cdef readonly int first, n_expert
+    cdef readonly tuple banks
+
+    def __init__(self, int first, int n_expert, BankWeights gate, BankWeights up, BankWeights down):
+        self.first, self.n_expert, self.banks = first, n_expert, (gate, up, down)
+
+
+cdef void tier_init(Tier *tier, TierWeights weights):
+    cdef BankWeights b
+    tier.first, tier.n_expert = weights.first, weights.n_expert
+    for i in range(3):
+        b = weights.banks[i]
+        tier.bank[i].one = b.first.linear
+        tier.bank[i].stride = b.stride
+        tier.bank[i].scale = b.scale.data if b.scale is not None else NULL
+        tier.bank[i].bias = b.bias.data if b.bias is not None else NULL

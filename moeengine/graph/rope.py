@@ -1,0 +1,98 @@
+"""Rotary position parameters from a model's metadata: linear, YaRN and per-frequency factors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from moeengine.errors import GGUFError, UnsupportedError
+
+f32 = np.float32
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """What turns a position into angles; see EmbedBlock for the use of each field."""
+
+    n_rot: int
+    theta_scale: float
+    freq_scale: float
+    ext_factor: float
+    attn_factor: float
+    corr_low: float
+    corr_high: float
+    freq_factors: object  # graph.weights.Vector (n_rot/2,) or None
+
+
+def correction_dim(n_rot, n_ctx_orig, n_turns, base):
+    """Pair index whose wave length turns n_turns times within n_ctx_orig positions (YaRN, section 3.2)."""
+    return n_rot * math.log(n_ctx_orig / (n_turns * 2 * math.pi)) / (2 * math.log(base))
+
+
+def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
+    """Read the `rope.*` keys of a model file.
+
+    Parameters
+    ----------
+    file : ModelFile
+    n_rot : int                rotated values of a head, even
+    n_ctx_train : int          context length the model was trained for
+    freq_factors : Vector (n_rot/2,) or None     divisors of the angle (`rope_freqs`)
+
+    Raises
+    ------
+    GGUFError, UnsupportedError    n_rot odd; unknown scaling type
+
+    Source: llama.cpp, llama_context (attention factor) and ggml_rope_cache_init (angles).
+    """
+    arch = file.architecture
+    if n_rot % 2:
+        raise GGUFError(f"{file.files[0].path}: {arch}.rope.dimension_count: found {n_rot}, expected an even number")
+    base = file.get_float(f"{arch}.rope.freq_base", 10000.0)
+    if not (math.isfinite(base) and base > 0):
+        raise GGUFError(f"{file.files[0].path}: {arch}.rope.freq_base: found {base}, expected a positive number")
+    kind = file.get_str(f"{arch}.rope.scaling.type", "linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise UnsupportedError(
+            f"{file.files[0].path}: {arch}.rope.scaling.type: {kind!r} is not supported; supported: none, linear, yarn"
+        )
+    factor = file.get_float(f"{arch}.rope.scaling.factor", 0.0)
+    if factor == 0.0:
+        factor = file.get_float(f"{arch}.rope.scale_linear", 0.0)
+    if not math.isfinite(factor) or factor < 0:
+        raise GGUFError(f"{file.files[0].path}: {arch}.rope.scaling.factor: found {factor}, expected 0 or more")
+    freq_scale = f32(1) if factor == 0.0 or kind == "none" else f32(1) / f32(factor)
+    ext_factor = file.get_float(f"{arch}.rope.scaling.yarn_ext_factor", -1.0)
+    if ext_factor < 0:
+        ext_factor = 1.0 if kind == "yarn" else 0.0
+    attn_factor = file.get_float(f"{arch}.rope.scaling.attn_factor", 1.0)
+    low = high = 0.0
+    if ext_factor == 0.0:
+        attn_factor *= file.get_float(f"{arch}.rope.scaling.yarn_attn_factor", 1.0)
+    if ext_factor != 0.0:
+        n_orig = file.get_int(f"{arch}.rope.scaling.original_context_length", n_ctx_train) or n_ctx_train
+        beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", 32.0)
+        beta_slow = file.get_float(f"{arch}.rope.scaling.yarn_beta_slow", 1.0)
+        low = max(0.0, math.floor(correction_dim(n_rot, n_orig, beta_fast, base)))
+        high = min(n_rot - 1.0, math.ceil(correction_dim(n_rot, n_orig, beta_slow, base)))
+        # The published factor 0.1 ln(s) + 1; a log multiplier of the file divides it.
+        scale = 1.0 / float(freq_scale)
+        published = 1.0 + 0.1 * math.log(scale) if scale > 1 else 1.0
+        log_mul = file.get_float(f"{arch}.rope.scaling.yarn_log_multiplier", 0.0)
+        if log_mul != 0.0:
+            divisor = 1.0 + 0.1 * log_mul * math.log(scale) if scale > 1 else 1.0
+            attn_factor *= published / divisor
+        else:
+            attn_factor *= published
+    return RopeConfig(
+        n_rot=n_rot,
+        theta_scale=float(f32(base) ** f32(-2.0 / n_rot)),
+        freq_scale=float(freq_scale),
+        ext_factor=float(ext_factor),
+        attn_factor=float(attn_factor),
+        corr_low=low,
+        corr_high=high,
+        freq_factors=freq_factors,
+    )

@@ -1,0 +1,115 @@
+"""From router logits to chosen experts and their weights."""
+from libc.math cimport INFINITY, isfinite
+from libc.stdint cimport int32_t, int64_t
+
+import numpy as np
+
+from moeengine.kernels.table cimport checked_isa, moe_isa
+
+from moeengine.errors import ConfigError
+
+GATINGS = {"softmax": GATING_SOFTMAX, "sigmoid": GATING_SIGMOID, "softmax_topk": GATING_SOFTMAX_TOPK}
+# Smallest positive normal F16: the sum of the chosen weights is not divided by less.
+cdef float MIN_WEIGHT_SUM = 6.103515625e-5
+
+cdef extern from "math.h" nogil:
+    float expf(float)
+
+
+cdef bint route_token(const moe_isa *isa, const RouterConfig *r, float *logits,
+                      int32_t *ids, float *weights) noexcept nogil:
+    cdef int64_t i, j, best, X = r.n_expert, A = r.n_expert_used
+    cdef float value, best_value
+    cdef double total = 0
+    cdef bint ok = True
+    for i in range(X):
+        ok = ok and isfinite(logits[i])
+    if not ok:
+        for j in range(A):
+            ids[j] = <int32_t>j
+            weights[j] = 0
+        return False
+    if r.gating == GATING_SOFTMAX:
+        isa.softmax(<size_t>X, logits)
+    elif r.gating == GATING_SIGMOID:
+        for i in range(X):
+            logits[i] = 1.0 / (1.0 + expf(-logits[i]))
+    for j in range(A):
+        best, best_value = -1, -INFINITY
+        for i in range(X):
+            value = logits[i] + r.select_bias[i] if r.select_bias != NULL else logits[i]
+            if value > best_value and not taken(ids, j, <int32_t>i):
+                best, best_value = i, value
+        if best < 0:          # a select_bias of -inf or NaN leaves nothing to choose
+            return False
+        ids[j] = <int32_t>best
+        weights[j] = logits[best]
+    if r.gating == GATING_SOFTMAX_TOPK:
+        isa.softmax(<size_t>A, weights)
+    if r.norm_topk:
+        for j in range(A):
+            total += weights[j]
+        value = max(<float>total, MIN_WEIGHT_SUM)
+        for j in range(A):
+            weights[j] = weights[j] / value
+    if r.scale != 1.0:
+        for j in range(A):
+            weights[j] = weights[j] * r.scale
+    return True
+
+
+cdef inline bint taken(const int32_t *ids, int64_t n, int32_t expert) noexcept nogil:
+    cdef int64_t j
+    for j in range(n):
+        if ids[j] == expert:
+            return True
+    return False
+
+
+def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0, select_bias=None):
+    """Choose experts and their weights for each token.
+
+    Parameters
+    ----------
+    logits : float32 (T, X)      router output, any scale
+    n_expert_used : int          A; 1 <= A <= X
+    gating : {"softmax", "sigmoid", "softmax_topk"}
+    norm_topk : bool             divide the chosen weights by their sum, at least 6.103515625e-5
+    scale : float                factor after normalising (expert_weights_scale)
+    select_bias : float32 (X,) or None    added to the scores for the choice only
+
+    Returns
+    -------
+    ids : int32 (T, A)           descending score; ties to the lower id
+    weights : float32 (T, A)
+
+    Raises
+    ------
+    ConfigError                  A out of range, unknown gating, NaN or infinity in the logits
+
+    Source: order of steps as in llama.cpp's build_moe_ffn.
+    """
+    cdef float[:, ::1] x = np.array(logits, np.float32, ndmin=2)
+    cdef int64_t t, T = x.shape[0]
+    cdef RouterConfig r
+    cdef const float[::1] bias
+    if gating not in GATINGS:
+        raise ConfigError(f"gating: found {gating!r}, expected one of {', '.join(GATINGS)}")
+    if not 1 <= n_expert_used <= x.shape[1]:
+        raise ConfigError(f"n_expert_used: found {n_expert_used}, expected 1 to {x.shape[1]}")
+    r.n_expert, r.n_expert_used, r.gating = x.shape[1], n_expert_used, GATINGS[gating]
+    r.norm_topk, r.scale, r.select_bias = norm_topk, scale, NULL
+    if select_bias is not None:
+        bias = np.ascontiguousarray(select_bias, np.float32)
+        if bias.shape[0] != x.shape[1]:
+            raise ConfigError(f"select_bias: found {bias.shape[0]} values, expected {x.shape[1]}")
+        r.select_bias = &bias[0]
+    ids_array = np.empty((T, n_expert_used), np.int32)
+    weights_array = np.empty((T, n_expert_used), np.float32)
+    cdef int32_t[:, ::1] ids = ids_array
+    cdef float[:, ::1] weights = weights_array
+    cdef const moe_isa *isa = checked_isa()
+    for t in range(T):
+        if not route_token(isa, &r, &x[t, 0], &ids[t, 0], &weights[t, 0]):
+            raise ConfigError(f"logits: token {t} has NaN or infinity")
+    return ids_array, weights_array

@@ -1,0 +1,14 @@
+"""Weight tensors as blocks use them: a pointer, a type, a shape."""
+from moeengine.graph.block cimport Linear
+
+cdef class Weight:
+    cdef Linear linear
+    cdef object owner        # keeps the mapping alive
+    cdef readonly str name
+    cdef object bias_owner
+
+cdef class Vector:
+    cdef const float *data
+    cdef readonly Py_ssize_t size
+    cdef object owner
+    cdef readonly str name
