@@ -1,18 +1,27 @@
 """Self-attention over the KV cache: norm, q/k/v, head norms, rope, attention, output, residual.
 
-The cache holds F16 keys and values as [layer][k|v][kv head][position][head_dim].
+The cache holds F16 keys and values as [layer][k|v][kv head], keys in transposed tiles and values a
+row a position (moe_table.h, moe_attn).
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
 
 from moeengine.graph.block cimport (
-    Block, Linear, Pass, cancelled, linear, linear_chunk, norm_rows, quantize_rows, ROW_CHUNK,
+    Block, Linear, Pass, cancelled, linear, norm_rows, quantize_rows,
 )
 from moeengine.graph.weights cimport Vector, Weight
-from moeengine.kernels.table cimport MOE_X_COUNT, moe_attn, moe_x_row_bytes
+from moeengine.kernels.table cimport (
+    MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
+)
 from moeengine.kernels.threads cimport team_barrier, team_claim
 
 from moeengine.errors import UnsupportedError
+
+cdef enum AttendPart:
+    ATTEND_ALL
+    ATTEND_SEGMENT
+    ATTEND_MERGE
+
 
 cdef struct Attention:
     int64_t n_embd, n_head, n_head_kv, head_dim_k, head_dim_v, n_rot
@@ -28,47 +37,79 @@ cdef struct Attention:
     unsigned formats            # activation formats that q, k and v need
 
 
-cdef uint16_t *cache_rows(const Attention *a, const Pass *p, int is_v, int64_t head) noexcept nogil:
-    """First row of one head's keys or values in the cache of this layer."""
-    cdef int64_t at = a.kv_offset + (a.n_head_kv * a.head_dim_k if is_v else 0)
-    at += head * (a.head_dim_v if is_v else a.head_dim_k)
-    return p.kv + at * p.n_ctx
+cdef void cache_of(const Attention *a, const Pass *p, int64_t head, uint16_t **k, uint16_t **v) noexcept nogil:
+    """First element of one KV head's keys and values in the cache of this layer."""
+    k[0] = p.kv + (a.kv_offset + head * a.head_dim_k) * p.n_ctx
+    v[0] = p.kv + (a.kv_offset + a.n_head_kv * a.head_dim_k + head * a.head_dim_v) * p.n_ctx
 
 
-cdef void finish_token(const Attention *a, Pass *p, int64_t t) noexcept nogil:
-    """Head norms and rope on the queries and keys of one token; keys and values into the cache."""
-    cdef int64_t h, pos = p.n_past + t
-    cdef float *q = p.q + t * a.n_head * a.head_dim_k
-    cdef float *k = p.k + t * a.n_head_kv * a.head_dim_k
-    cdef float *v = p.v + t * a.n_head_kv * a.head_dim_v
-    cdef const float *cs = p.rope + t * a.n_rot
-    if a.norm_whole_row:
-        if a.q_norm != NULL:
-            p.isa.rms_norm(<size_t>(a.n_head * a.head_dim_k), q, a.q_norm, a.eps, q)
-        if a.k_norm != NULL:
-            p.isa.rms_norm(<size_t>(a.n_head_kv * a.head_dim_k), k, a.k_norm, a.eps, k)
-    for h in range(a.n_head):
-        if a.q_norm != NULL and not a.norm_whole_row:
-            p.isa.rms_norm(<size_t>a.head_dim_k, q + h * a.head_dim_k, a.q_norm, a.eps, q + h * a.head_dim_k)
-        p.isa.rope(<size_t>a.n_rot, cs, a.neox, q + h * a.head_dim_k)
-    for h in range(a.n_head_kv):
-        if a.k_norm != NULL and not a.norm_whole_row:
-            p.isa.rms_norm(<size_t>a.head_dim_k, k + h * a.head_dim_k, a.k_norm, a.eps, k + h * a.head_dim_k)
-        p.isa.rope(<size_t>a.n_rot, cs, a.neox, k + h * a.head_dim_k)
-        p.isa.f32_to_f16(<size_t>a.head_dim_k, k + h * a.head_dim_k,
-                         cache_rows(a, p, 0, h) + pos * a.head_dim_k)
-        p.isa.f32_to_f16(<size_t>a.head_dim_v, v + h * a.head_dim_v,
-                         cache_rows(a, p, 1, h) + pos * a.head_dim_v)
+cdef void norm_whole_rows(const Attention *a, Pass *p) noexcept nogil:
+    """Norms over all heads of a row at once, where the architecture has them. Ends with a barrier."""
+    cdef int64_t t, n_q = a.n_head * a.head_dim_k, n_k = a.n_head_kv * a.head_dim_k
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        p.isa.rms_norm(<size_t>n_q, p.q + t * n_q, a.q_norm, a.eps, p.q + t * n_q)
+        p.isa.rms_norm(<size_t>n_k, p.k + t * n_k, a.k_norm, a.eps, p.k + t * n_k)
+    team_barrier(p.team)
 
 
-cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64_t t1,
-                 uint8_t *scratch) noexcept nogil:
-    """Attention of the query heads that share head_kv, tokens t0 <= t < t1, into p.attn."""
+cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64_t t1) noexcept nogil:
+    """Head norms and rope for one KV head and its query heads, tokens t0 <= t < t1; fills the cache."""
+    cdef int64_t t, h, group = a.n_head // a.n_head_kv, pos = p.n_past + t0
+    cdef float *q
+    cdef float *k
+    cdef uint16_t *k_cache
+    cdef uint16_t *v_cache
+    cdef bint head_norm = a.q_norm != NULL and not a.norm_whole_row
+    cache_of(a, p, head_kv, &k_cache, &v_cache)
+    for t in range(t0, t1):
+        q = p.q + (t * a.n_head + head_kv * group) * a.head_dim_k
+        for h in range(group):
+            if head_norm:
+                p.isa.rms_norm(<size_t>a.head_dim_k, q, a.q_norm, a.eps, q)
+            p.isa.rope(<size_t>a.n_rot, p.rope + t * a.n_rot, a.neox, q)
+            q += a.head_dim_k
+        k = p.k + (t * a.n_head_kv + head_kv) * a.head_dim_k
+        if head_norm:
+            p.isa.rms_norm(<size_t>a.head_dim_k, k, a.k_norm, a.eps, k)
+        p.isa.rope(<size_t>a.n_rot, p.rope + t * a.n_rot, a.neox, k)
+        p.isa.f32_to_f16(<size_t>a.head_dim_v, p.v + (t * a.n_head_kv + head_kv) * a.head_dim_v,
+                         v_cache + (p.n_past + t) * a.head_dim_v)
+    p.isa.k_store(<size_t>(t1 - t0), <size_t>a.head_dim_k, <size_t>pos,
+                  p.k + (t0 * a.n_head_kv + head_kv) * a.head_dim_k, <size_t>(a.n_head_kv * a.head_dim_k),
+                  k_cache, <size_t>a.head_dim_k * MOE_KV_TILE)
+
+
+cdef void finish_qkv(const Attention *a, Pass *p) noexcept nogil:
+    """Units are whole cache tiles of one head, so that no two threads write into one line."""
+    cdef int64_t first = p.n_past // MOE_KV_TILE, last = (p.n_past + p.n_tokens - 1) // MOE_KV_TILE
+    cdef int64_t unit, tile
+    while True:
+        unit = team_claim(p.team, (last - first + 1) * a.n_head_kv)
+        if unit < 0:
+            break
+        tile = first + unit // a.n_head_kv
+        finish_heads(a, p, unit % a.n_head_kv, max(0, tile * MOE_KV_TILE - p.n_past),
+                     min(p.n_tokens, (tile + 1) * MOE_KV_TILE - p.n_past))
+    team_barrier(p.team)
+
+
+cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64_t t1, int ith,
+                 AttendPart part, int64_t segment) noexcept nogil:
+    """Attention of the query heads that share head_kv, tokens t0 <= t < t1, into p.attn: all of it,
+    one segment of the keys into p.partials, or the merge of these."""
     cdef const float *q[Q_ROWS]
     cdef float *out[Q_ROWS]
     cdef int32_t n_kv[Q_ROWS]
-    cdef int64_t t, h, n = 0, group = a.n_head // a.n_head_kv
+    cdef int64_t t, h, n = 0, group = a.n_head // a.n_head_kv, n_segments
+    cdef size_t stride
+    cdef float *partials
+    cdef uint16_t *k
+    cdef uint16_t *v
     cdef moe_attn m
+    cache_of(a, p, head_kv, &k, &v)
     for t in range(t0, t1):
         for h in range(group):
             q[n] = p.q + (t * a.n_head + head_kv * group + h) * a.head_dim_k
@@ -81,19 +122,67 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
     m.q = q
     m.out = out
     m.n_kv = n_kv
-    m.k = cache_rows(a, p, 0, head_kv)
-    m.k_stride = <size_t>a.head_dim_k
-    m.v = cache_rows(a, p, 1, head_kv)
+    m.kv_begin = NULL
+    m.k = k
+    m.k_tile_stride = <size_t>a.head_dim_k * MOE_KV_TILE
+    m.v = v
     m.v_stride = <size_t>a.head_dim_v
     m.scale = a.scale
+    m.softcap = 0
     m.sink = NULL
-    m.scratch = scratch
-    p.isa.attention(&m)
+    m.scratch = p.thread_scratch + <size_t>ith * p.thread_scratch_bytes
+    if part == ATTEND_ALL:
+        p.isa.attention(&m)
+        return
+    n_segments = (p.n_past + p.n_tokens + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT
+    stride = <size_t>n * moe_attn_partial_floats(<size_t>a.head_dim_v)
+    partials = p.partials + <size_t>((t0 * a.n_head_kv + head_kv) * n_segments) * stride
+    if part == ATTEND_SEGMENT:
+        p.isa.attention_segment(&m, <size_t>segment, partials + <size_t>segment * stride)
+    else:
+        p.isa.attention_merge(&m, <size_t>((n_kv[0] + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT), partials, stride)
+
+
+cdef void attend_all(const Attention *a, Pass *p, int ith) noexcept nogil:
+    """Many tokens: units are blocks of queries. Later blocks see more keys and come first, so that
+    no thread is left with the most expensive one. Ends with a barrier."""
+    cdef int64_t T = p.n_tokens, unit, b
+    cdef int64_t n_tok = max(<int64_t>1, Q_ROWS // (a.n_head // a.n_head_kv)), n_blocks = (T + n_tok - 1) // n_tok
+    while True:
+        unit = team_claim(p.team, n_blocks * a.n_head_kv)
+        if unit < 0:
+            break
+        if cancelled(p):
+            continue
+        b = n_blocks - 1 - unit // a.n_head_kv
+        attend(a, p, unit % a.n_head_kv, b * n_tok, min(T, (b + 1) * n_tok), ith, ATTEND_ALL, 0)
+    team_barrier(p.team)
+
+
+cdef void attend_split(const Attention *a, Pass *p, int ith) noexcept nogil:
+    """Few tokens over many keys: units are (token, KV head, segment of keys), merged afterwards."""
+    cdef int64_t T = p.n_tokens, unit, K = a.n_head_kv
+    cdef int64_t S = (p.n_past + T + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT, t, s
+    while True:
+        unit = team_claim(p.team, T * K * S)
+        if unit < 0:
+            break
+        s, t = unit % S, unit // S // K
+        if s * MOE_KV_SEGMENT < p.n_past + t + 1 and not cancelled(p):
+            attend(a, p, unit // S % K, t, t + 1, ith, ATTEND_SEGMENT, s)
+    team_barrier(p.team)
+    while True:
+        unit = team_claim(p.team, T * K)
+        if unit < 0:
+            break
+        if not cancelled(p):
+            attend(a, p, unit % K, unit // K, unit // K + 1, ith, ATTEND_MERGE, 0)
+    team_barrier(p.team)
 
 
 cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const Attention *a = <const Attention *>state
-    cdef int64_t T = p.n_tokens, unit, t, tokens_unit, n_blocks, b
+    cdef int64_t T = p.n_tokens, t
     cdef const uint8_t *x[3]
     cdef size_t x_stride[3]
     cdef float *out[3]
@@ -111,26 +200,13 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     out[2] = p.v
     linear(p, a.qkv, 3, x, x_stride, out, T)
 
-    while True:
-        t = team_claim(p.team, T)
-        if t < 0:
-            break
-        finish_token(a, p, t)
-    team_barrier(p.team)
-
-    # Later blocks see more keys: the most expensive first, so that no thread is left with one.
-    tokens_unit = max(1, Q_ROWS // (a.n_head // a.n_head_kv))
-    n_blocks = (T + tokens_unit - 1) // tokens_unit
-    while True:
-        unit = team_claim(p.team, n_blocks * a.n_head_kv)
-        if unit < 0:
-            break
-        if cancelled(p):
-            continue
-        b = n_blocks - 1 - unit // a.n_head_kv
-        attend(a, p, unit % a.n_head_kv, b * tokens_unit, min(T, (b + 1) * tokens_unit),
-               p.thread_scratch + <size_t>ith * p.thread_scratch_bytes)
-    team_barrier(p.team)
+    if a.norm_whole_row:
+        norm_whole_rows(a, p)
+    finish_qkv(a, p)
+    if T <= SPLIT_TOKENS and p.n_past + T > MOE_KV_SEGMENT:
+        attend_split(a, p, ith)
+    else:
+        attend_all(a, p, ith)
 
     f = a.wo.type.x_format
     quantize_rows(p, p.attn, T, a.n_head * a.head_dim_v, <size_t>(a.n_head * a.head_dim_v), f, p.aq)

@@ -48,8 +48,9 @@ cdef struct Pass:
     int32_t *trace             # NULL, or (n_moe_layers, T, A): every layer leaves its ids here
     uint8_t *thread_scratch    # per thread, thread_scratch_bytes apart
     size_t thread_scratch_bytes
+    float *partials            # attention: results of segments of the keys, for SPLIT_TOKENS tokens
     uint16_t *kv               # KV cache of the timeline
-    int64_t n_ctx
+    int64_t n_ctx              # positions it holds, whole tiles
     int output                 # enum pass_output
     float *logits              # (n_out, V)
     const int *cancel          # not 0: skip the arithmetic, keep the barriers

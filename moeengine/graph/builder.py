@@ -53,6 +53,7 @@ class Sizes:
     n_k: int = 0
     n_v: int = 0
     n_attn: int = 0
+    n_head: int = 0
     head_dim_k: int = 0
     head_dim_v: int = 0
     n_rot: int = 0
@@ -200,7 +201,7 @@ class Builder:
             n_rot=hp.n_rot, neox=neox, eps=hp.eps, scale=scale, kv_offset=self.sizes.kv_elements,
         ))
         self.normed(q, k, v)
-        self.sizes.largest(n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
+        self.sizes.largest(n_head=H, n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
         self.sizes.attn_rows.add((o.x_format, H * Dv))
         self.sizes.kv_elements += K * (Dk + Dv)
         self.sizes.kv_layers.append((K, Dk, Dv))

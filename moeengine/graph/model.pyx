@@ -17,8 +17,10 @@ from moeengine.graph.block cimport (
     Block, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, Pass,
     ROW_CHUNK, X_CHUNK_ROWS, block_fn,
 )
-from moeengine.graph.attention cimport Q_ROWS
-from moeengine.kernels.table cimport MOE_X_COUNT, checked_isa, moe_isa, moe_x_row_bytes
+from moeengine.graph.attention cimport Q_ROWS, SPLIT_TOKENS
+from moeengine.kernels.table cimport (
+    MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, checked_isa, moe_attn_partial_floats, moe_isa, moe_x_row_bytes,
+)
 from moeengine.kernels.threads cimport Team, team_run
 
 from moeengine.errors import (
@@ -91,15 +93,19 @@ cdef class Model:
 
     def kv_bytes(self, n_ctx):
         """Bytes of a KV cache for n_ctx positions."""
-        return self.sizes.kv_elements * 2 * n_ctx
+        return self.sizes.kv_elements * 2 * whole_tiles(n_ctx)
 
-    def scratch_bytes(self, n_ubatch, n_threads):
+    def scratch_bytes(self, n_ctx, n_ubatch, n_threads):
         """Bytes of scratch for chunks of n_ubatch tokens on n_threads threads."""
         cdef Pass p
-        return lay_out(self.sizes, &p, n_ubatch, n_threads, NULL)
+        return lay_out(self.sizes, &p, n_ctx, n_ubatch, n_threads, NULL)
 
 
-cdef size_t lay_out(sizes, Pass *p, int64_t T, int n_threads, uint8_t *base) except? 0:
+cdef int64_t whole_tiles(int64_t n_ctx):
+    return (n_ctx + MOE_KV_TILE - 1) // MOE_KV_TILE * MOE_KV_TILE
+
+
+cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uint8_t *base) except? 0:
     """Places every buffer of a pass for T tokens from `base` on; returns the bytes needed."""
     cdef const moe_isa *isa = checked_isa()
     cdef size_t at = 0, E = sizes.n_embd, scratch
@@ -136,6 +142,10 @@ cdef size_t lay_out(sizes, Pass *p, int64_t T, int n_threads, uint8_t *base) exc
                   <size_t>X_CHUNK_ROWS * ROW_CHUNK * 4)
     p.thread_scratch_bytes = (scratch + 4095) & ~<size_t>4095
     p.thread_scratch = take(base, &at, n_threads * p.thread_scratch_bytes)
+    p.n_ctx = whole_tiles(n_ctx)
+    p.partials = <float *>take(base, &at, min(T, <int64_t>SPLIT_TOKENS) * <size_t>sizes.n_head
+                               * ((n_ctx + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT)
+                               * moe_attn_partial_floats(sizes.head_dim_v) * 4)
     return at
 
 
@@ -208,13 +218,12 @@ cdef class Context:
         if n_ubatch < 1:
             raise ConfigError(f"n_ubatch: found {n_ubatch}, expected 1 or more")
         self.model, self.team, self.n_ctx, self.n_ubatch = model, team, n_ctx, min(n_ubatch, n_ctx)
-        self.scratch_bytes = lay_out(model.sizes, &self.p, self.n_ubatch, team.n_threads, NULL)
+        self.scratch_bytes = lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, NULL)
         self.scratch = reserve(self.scratch_bytes)
-        lay_out(model.sizes, &self.p, self.n_ubatch, team.n_threads, <uint8_t *>self.scratch)
+        lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, <uint8_t *>self.scratch)
         self.cache_bytes = max(64, model.kv_bytes(n_ctx))
         self.cache = reserve(self.cache_bytes)
         self.p.kv = <uint16_t *>self.cache
-        self.p.n_ctx = n_ctx
         self.p.team = team.team
         self.p.cancel = &self.cancel_flag
         cdef int n = len(model.blocks)
@@ -330,10 +339,30 @@ cdef class Context:
             at += n
 
     def _kv_parts(self):
-        """Views (n_ctx, head_dim) of every head's keys and values, in cache order."""
+        """Every head's keys and values in cache order, as writable (positions, head_dim) indexables."""
         cdef uint16_t[::1] view = <uint16_t[:self.cache_bytes // 2]>self.p.kv
-        flat, at = np.asarray(view), 0
+        flat, at, n = np.asarray(view), 0, self.p.n_ctx
         for n_head_kv, dim_k, dim_v in self.model.sizes.kv_layers:
-            for dim in [dim_k] * n_head_kv + [dim_v] * n_head_kv:
-                yield flat[at * self.n_ctx:(at + dim) * self.n_ctx].reshape(self.n_ctx, dim)
+            for i in range(2 * n_head_kv):
+                dim = dim_k if i < n_head_kv else dim_v
+                part = flat[at * n:(at + dim) * n]
+                yield Tiles(part, dim) if i < n_head_kv else part.reshape(n, dim)
                 at += dim
+
+
+class Tiles:
+    """Keys as rows (positions, head_dim) over the transposed tiles of the cache."""
+
+    def __init__(self, flat, dim):
+        self.tiles = flat.reshape(-1, dim, MOE_KV_TILE)
+        self.shape = (self.tiles.shape[0] * MOE_KV_TILE, dim)
+
+    def __getitem__(self, rows):
+        return self.tiles.transpose(0, 2, 1).reshape(self.shape)[rows]
+
+    def __setitem__(self, rows, values):
+        n = values.shape[0]
+        whole, rest = divmod(n, MOE_KV_TILE)
+        self.tiles[:whole] = values[:whole * MOE_KV_TILE].reshape(whole, MOE_KV_TILE, -1).transpose(0, 2, 1)
+        if rest:
+            self.tiles[whole, :, :rest] = values[whole * MOE_KV_TILE:].T
