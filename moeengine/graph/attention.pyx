@@ -11,7 +11,7 @@ from moeengine.graph.block cimport (
 )
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport (
-    MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
+    MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
 )
 from moeengine.kernels.threads cimport team_barrier, team_claim
 
@@ -19,6 +19,7 @@ from moeengine.errors import UnsupportedError
 
 cdef enum AttendPart:
     ATTEND_ALL
+    ATTEND_F16
     ATTEND_SEGMENT
     ATTEND_MERGE
 
@@ -98,8 +99,8 @@ cdef void finish_qkv(const Attention *a, Pass *p) noexcept nogil:
 
 cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64_t t1, int ith,
                  AttendPart part, int64_t segment) noexcept nogil:
-    """Attention of the query heads that share head_kv, tokens t0 <= t < t1, into p.attn: all of it,
-    one segment of the keys into p.partials, or the merge of these."""
+    """Attention of the query heads that share head_kv, tokens t0 <= t < t1, into p.attn: all of it
+    (positions below MOE_F16_POSITIONS by ATTEND_F16), one segment of the keys into p.partials, or the merge of these."""
     cdef const float *q[Q_ROWS]
     cdef float *out[Q_ROWS]
     cdef int32_t n_kv[Q_ROWS]
@@ -134,6 +135,9 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
     if part == ATTEND_ALL:
         p.isa.attention(&m)
         return
+    if part == ATTEND_F16:
+        p.isa.attention_f16(&m)
+        return
     n_segments = (p.n_past + p.n_tokens + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT
     stride = <size_t>n * moe_attn_partial_floats(<size_t>a.head_dim_v)
     partials = p.partials + <size_t>((t0 * a.n_head_kv + head_kv) * n_segments) * stride
@@ -144,10 +148,12 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
 
 
 cdef void attend_all(const Attention *a, Pass *p, int ith) noexcept nogil:
-    """Many tokens: units are blocks of queries. Later blocks see more keys and come first, so that
-    no thread is left with the most expensive one. Ends with a barrier."""
-    cdef int64_t T = p.n_tokens, unit, b
-    cdef int64_t n_tok = max(<int64_t>1, Q_ROWS // (a.n_head // a.n_head_kv)), n_blocks = (T + n_tok - 1) // n_tok
+    """Units are blocks of queries, the first positions apart from the others. Later blocks see more keys
+    and come first, so that no thread is left with the most expensive one. Ends with a barrier."""
+    cdef int64_t T = p.n_tokens, unit, b, t0, n_short = min(T, max(<int64_t>0, MOE_F16_POSITIONS - p.n_past))
+    cdef int64_t n_tok = max(<int64_t>1, Q_ROWS // (a.n_head // a.n_head_kv))
+    cdef int64_t n_short_blocks = (n_short + n_tok - 1) // n_tok
+    cdef int64_t n_blocks = n_short_blocks + (T - n_short + n_tok - 1) // n_tok
     while True:
         unit = team_claim(p.team, n_blocks * a.n_head_kv)
         if unit < 0:
@@ -155,7 +161,11 @@ cdef void attend_all(const Attention *a, Pass *p, int ith) noexcept nogil:
         if cancelled(p):
             continue
         b = n_blocks - 1 - unit // a.n_head_kv
-        attend(a, p, unit % a.n_head_kv, b * n_tok, min(T, (b + 1) * n_tok), ith, ATTEND_ALL, 0)
+        if b < n_short_blocks:
+            attend(a, p, unit % a.n_head_kv, b * n_tok, min(n_short, (b + 1) * n_tok), ith, ATTEND_F16, 0)
+        else:
+            t0 = n_short + (b - n_short_blocks) * n_tok
+            attend(a, p, unit % a.n_head_kv, t0, min(T, t0 + n_tok), ith, ATTEND_ALL, 0)
     team_barrier(p.team)
 
 

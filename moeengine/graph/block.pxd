@@ -66,7 +66,7 @@ cdef enum pass_output:
 ctypedef void (*block_fn)(void *state, Pass *p, int ith, int nth) noexcept nogil
 
 cdef struct Linear:
-    # y = scale * (W x) + bias
+    # y = scale * (W x) + bias, or with bias_first scale * (W x + bias)
     const moe_type *type
     const uint8_t *w           # n_rows rows, row_bytes apart
     int64_t n_in
@@ -74,6 +74,7 @@ cdef struct Linear:
     size_t row_bytes
     const float *bias          # n_rows or NULL
     float scale
+    bint bias_first
 
 cdef class Block:
     """One step of the forward pass. Holds pointers resolved at load; `run` is called by every thread."""

@@ -32,14 +32,17 @@ cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t 
     m.out = out + r0
     m.out_stride = out_stride
     w.type.mul_mat(&m)
-    if w.scale != 1.0:
-        for t in range(n_x):
-            row = out + t * out_stride
+    if w.scale == 1.0 and w.bias == NULL:
+        return
+    for t in range(n_x):
+        row = out + t * out_stride
+        if w.bias != NULL and w.bias_first:
+            for r in range(r0, r1):
+                row[r] = row[r] + w.bias[r]
+        if w.scale != 1.0:
             for r in range(r0, r1):
                 row[r] = row[r] * w.scale
-    if w.bias != NULL:
-        for t in range(n_x):
-            row = out + t * out_stride
+        if w.bias != NULL and not w.bias_first:
             for r in range(r0, r1):
                 row[r] = row[r] + w.bias[r]
 

@@ -231,8 +231,9 @@ class Builder:
         E = hp.n_embd
         router_shape = self.tensors.info(blk + "ffn_gate_inp.weight", (None, E)).shape
         router = self.matrix(blk + "ffn_gate_inp.weight", router_shape[0], E)
-        banks = layer_banks(self.file, il, n_expert=router.n_rows, n_expert_used=hp.n_expert_used,
-                            n_embd=E, n_ff_exp=n_ff_exp)
+        banks = layer_banks(self.file, il, n_embd=E, n_expert_used=hp.n_expert_used, n_ff_exp=n_ff_exp)
+        if banks is None:
+            raise GGUFError(f"{self.tensors.where(blk + 'ffn_down_exps.weight')}: missing; layer {il} has a router")
         tiers = [self._tier(t, expert_scales) for t in banks.tiers]
         shared = gate = None
         if n_ff_shexp:
@@ -262,16 +263,15 @@ class Builder:
         return TierWeights(tier.first_expert, tier.n_expert, gate, up, down)
 
     def _bank(self, bank, n_expert, expert_scales):
-        info = self.tensors.info(bank.name)
-        first = self.tensors.expert(bank, info)
-        base = bank.name.removesuffix(".weight")
-        scale = self.tensors.vector(base + ".scale", None, optional=True) if expert_scales else None
-        if scale is not None and scale.size not in (1, n_expert):
-            raise GGUFError(f"{self.tensors.where(base + '.scale')}: found {scale.size} values, expected 1 or {n_expert}")
-        if scale is not None and scale.size == 1:
-            scale = Vector(np.repeat(scale.array(), n_expert), base + ".scale")
-        bias = self.tensors.vector(base + ".bias", n_expert * bank.n_rows, optional=True)
-        return BankWeights(first, bank.expert_bytes, scale, bias, bank)
+        first = self.tensors.expert(bank, self.tensors.info(bank.name))
+        scale = bias = None
+        if bank.scale and expert_scales:
+            values = self.tensors.vector(bank.scale, None).array()
+            scale = Vector(np.repeat(values, n_expert) if values.size == 1 else values, bank.scale)
+        if bank.bias:  # of a fused tensor: this half's rows
+            values = self.tensors.vector(bank.bias, None).array().reshape(n_expert, -1)
+            bias = Vector(values[:, bank.row_offset:bank.row_offset + bank.n_rows], bank.bias)
+        return BankWeights(first, bank.expert_stride, scale, bias, bank)
 
     def head(self):
         hp = self.hparams

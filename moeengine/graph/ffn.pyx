@@ -63,6 +63,8 @@ cdef void ffn_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
 cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down):
     d.n_embd, d.n_ff = gate.linear.n_in, gate.linear.n_rows
     d.gate_up[0], d.gate_up[1], d.down = gate.linear, up.linear, down.linear
+    # Dense networks scale after the bias, as llama.cpp's build_ffn; all others before.
+    d.gate_up[0].bias_first = d.gate_up[1].bias_first = d.down.bias_first = True
 
 
 cdef class FfnBlock(Block):

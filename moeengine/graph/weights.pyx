@@ -163,6 +163,7 @@ class Tensors:
         weight.linear.w += <size_t>first_row * weight.linear.row_bytes
         weight.linear.bias = NULL
         weight.linear.scale = 1.0
+        weight.linear.bias_first = False
         weight.owner = self.file.raw(name)
         weight.name = name
         return weight

@@ -12,6 +12,7 @@ cdef extern from "moe_table.h":
         MOE_TYPE_MAX
         MOE_KV_TILE
         MOE_KV_SEGMENT
+        MOE_F16_POSITIONS
 
     ctypedef struct moe_x:
         size_t block
@@ -73,6 +74,7 @@ cdef extern from "moe_table.h":
         void (*k_store)(size_t n_tokens, size_t head_dim_k, size_t pos, const float *k, size_t k_row_stride,
                         uint16_t *tiles, size_t k_tile_stride) noexcept nogil
         void (*attention)(const moe_attn *a) noexcept nogil
+        void (*attention_f16)(const moe_attn *a) noexcept nogil
         void (*attention_segment)(const moe_attn *a, size_t segment, float *partial) noexcept nogil
         void (*attention_merge)(const moe_attn *a, size_t n_segments, float *partial,
                                 size_t segment_stride) noexcept nogil

@@ -2,6 +2,7 @@
 #include "moe_table.h"
 #include "ops.h"
 #include "attention.h"
+#include "attention_f16.h"
 #include "quants/all.h"
 
 extern const moe_isa MOE_ISA_SYMBOL;
@@ -22,6 +23,7 @@ const moe_isa MOE_ISA_SYMBOL = {
     .softmax = softmax,
     .k_store = k_store,
     .attention = attention,
+    .attention_f16 = attention_f16,
     .attention_segment = attention_segment,
     .attention_merge = attention_merge,
     .attn_scratch_bytes = attn_scratch_bytes,

@@ -71,6 +71,7 @@ typedef struct moe_type {
  * whether one call does all segments or many calls do one each. */
 #define MOE_KV_TILE 64
 #define MOE_KV_SEGMENT 512
+#define MOE_F16_POSITIONS 128 /* at most MOE_KV_SEGMENT */
 typedef struct moe_attn {
     size_t head_dim_k, head_dim_v; /* any size >= 1 */
     size_t n_q;              /* query rows, any count >= 1; many at once are much faster a row */
@@ -126,6 +127,9 @@ typedef struct moe_isa {
                     uint16_t *tiles, size_t k_tile_stride);
     /* The whole of moe_attn. */
     void (*attention)(const moe_attn *a);
+    /* The same for rows with n_kv <= MOE_F16_POSITIONS, summed with ggml's F16 rounding (attention_f16.h).
+     * kv_begin, softcap and sink are not used. */
+    void (*attention_f16)(const moe_attn *a);
     /* Only positions segment * MOE_KV_SEGMENT .. +MOE_KV_SEGMENT-1: n_q rows of
      * moe_attn_partial_floats(head_dim_v) floats, 64-byte aligned. a->out and a->sink are not used. */
     void (*attention_segment)(const moe_attn *a, size_t segment, float *partial);

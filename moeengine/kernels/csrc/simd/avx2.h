@@ -67,6 +67,28 @@ MOE_INLINE void v16_store_f16_n(uint16_t *p, v16f a, size_t n) {
     for (size_t i = 0; i < n; i++) p[i] = t[i];
 }
 
+/* rounded to F16 and back, to nearest even */
+MOE_INLINE v16f v16_round_f16(v16f a) {
+    return (v16f){_mm256_cvtph_ps(_mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT)),
+                  _mm256_cvtph_ps(_mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT))};
+}
+
+/* a * b + c with one rounding, to F16, for values of F16 precision. The float32 sum is first rounded
+ * to odd (its last bit says that something was cut off), so that the second rounding cannot err. */
+MOE_INLINE v16f v16_madd_f16(v16f a, v16f b, v16f c) {
+    float x[16], y[16], z[16];
+    v16_store(x, a);
+    v16_store(y, b);
+    v16_store(z, c);
+    for (int i = 0; i < 16; i++) {
+        float p = x[i] * y[i], s = p + z[i], bb = s - p, cut = (p - (s - bb)) + (z[i] - bb);
+        uint32_t u = f32_bits(s), inexact = cut != 0.0f;
+        u -= inexact & ((f32_bits(cut) ^ u) >> 31);
+        z[i] = f32_from_bits(u | inexact);
+    }
+    return v16_round_f16(v16_load(z));
+}
+
 MOE_INLINE v16f v16_add(v16f a, v16f b) {
     return (v16f){_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
 }

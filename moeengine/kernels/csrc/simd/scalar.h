@@ -131,6 +131,29 @@ MOE_INLINE void v16_store_f16_n(uint16_t *p, v16f a, size_t n) {
 }
 MOE_INLINE void v16_store_f16(uint16_t *p, v16f a) { v16_store_f16_n(p, a, 16); }
 
+/* rounded to F16 and back, to nearest even */
+MOE_INLINE v16f v16_round_f16(v16f a) {
+    uint16_t h[16];
+    v16_store_f16(h, a);
+    return v16_load_f16(h);
+}
+
+/* a * b + c with one rounding, to F16, for values of F16 precision. The float32 sum is first rounded
+ * to odd (its last bit says that something was cut off), so that the second rounding cannot err. */
+MOE_INLINE v16f v16_madd_f16(v16f a, v16f b, v16f c) {
+    float x[16], y[16], z[16];
+    v16_store(x, a);
+    v16_store(y, b);
+    v16_store(z, c);
+    for (int i = 0; i < 16; i++) {
+        float p = x[i] * y[i], s = p + z[i], bb = s - p, cut = (p - (s - bb)) + (z[i] - bb);
+        uint32_t u = f32_bits(s), inexact = cut != 0.0f;
+        u -= inexact & ((f32_bits(cut) ^ u) >> 31);
+        z[i] = f32_from_bits(u | inexact);
+    }
+    return v16_round_f16(v16_load(z));
+}
+
 MOE_INLINE v16f v16_add(v16f a, v16f b) {
     for (int i = 0; i < 4; i++) a.q[i] += b.q[i];
     return a;
