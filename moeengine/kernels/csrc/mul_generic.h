@@ -46,13 +46,13 @@ MOE_INLINE void moe_mul256(const moe_mul *m, size_t bytes, int has_min, moe_unpa
                 float *out = m->out + t * m->out_stride + r0;
                 for (size_t r = 0; r < n; r++) {
                     float acc = b ? out[r] : 0.0f;
-                    acc = f32_madd((float)moe_dot256(&u[r], x->q), u[r].d * x->d, acc);
+                    float sum = (float)moe_dot256(&u[r], x->q) * u[r].d;
                     if (has_min) {
                         int32_t mins = 0;
                         for (size_t g = 0; g < 16; g++) mins += u[r].mn[g] * x->sum16[g];
-                        acc = f32_madd(-(float)mins, u[r].dmin * x->d, acc);
+                        sum = f32_madd(-(float)mins, u[r].dmin, sum);
                     }
-                    out[r] = acc;
+                    out[r] = f32_madd(sum, x->d, acc);
                 }
             }
         }
