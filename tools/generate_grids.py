@@ -51,7 +51,9 @@ def grids_text() -> str:
     signs = np.frombuffer(quants.IQ2_XXS.ksigns, np.uint8)
     parts.append("/* 7 sign bits -> 8: the eighth makes the number of ones even */\n" + table("moe_signs7", signs, "uint8_t"))
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    parts.append("/* 8 sign bits -> 8 bytes, 1 or -1 */\n" + table("moe_signs8", 1 - 2 * bits.astype(np.int8), "int8_t"))
+    sign_bytes = 1 - 2 * bits.astype(np.int8)
+    parts.append("/* 8 sign bits -> 8 bytes, 1 or -1 */\n" + table("moe_signs8", sign_bytes, "int8_t"))
+    parts.append("/* the same from 7 sign bits */\n" + table("moe_signs7_bytes", sign_bytes[signs], "int8_t"))
     for name, values in VALUES:
         parts.append(table(name, np.array(values), "int8_t"))
     parts.append("#endif\n")

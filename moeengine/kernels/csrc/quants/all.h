@@ -39,9 +39,13 @@ MOE_QUANT_LIST(MOE_ASSERT_SIZE)
 
 #include "../mul_generic.h"
 
-/* An instruction set's own products, as entries that replace those of MOE_TYPES_INIT:
- *   [12].mul_mat = mul_mat_avx512_Q4_K, ... */
+/* An instruction set's own products: MOE_TYPES_OWN holds entries that replace those of the generic
+ * ones, like  [12].mul_mat = mul_mat_avx2_Q4_K, */
+#if MOE_SIMD_AVX2 && !MOE_SIMD_AVX512
+#include "avx2.h"
+#else
 #define MOE_TYPES_OWN
+#endif
 
 #define MOE_TYPE_ENTRY(id, NAME, block, bytes, x_format) \
     [id] = {#NAME, id, x_format, block, bytes, dequantize_row_##NAME, mul_mat_##NAME},

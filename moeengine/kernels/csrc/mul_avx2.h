@@ -1,0 +1,327 @@
+/* Matrix products on AVX2: what all types share. Included once, by quants/all.h.
+ *
+ * Few activation rows: a row of weights is read from end to end, `dot` leaves 8 partial sums a block;
+ * they are added up for 8 rows at a time. Many: 16 rows of weights are unpacked to bytes with the row
+ * as the lane, once a block, and multiplied with 4 activation rows at a time.
+ *
+ * A byte product (vpmaddubsw) takes unsigned weights: q + off. The sum of off * y is taken away again
+ * with the block sums of the activations. Pairs of products are added as int16 as long as they cannot
+ * overflow: `steps` times, 2 * 127 * steps * (largest q + off) <= 32767. */
+#ifndef MOE_MUL_AVX2_H
+#define MOE_MUL_AVX2_H
+#include "mul_generic.h"
+
+#define AVX2_MANY 4      /* from this many activation rows on, unpacking a panel pays */
+#define AVX2_TILE 4      /* activation rows multiplied at a time */
+#define AVX2_X_BLOCK 256 /* activation rows that go through a panel at a time: they stay in L2 */
+#define AVX2_AHEAD 2048  /* bytes that prefetching runs ahead of a row being read */
+
+MOE_INLINE __m256i avx2_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+MOE_INLINE __m256i avx2_dword(const void *p) { return _mm256_set1_epi32((int32_t)moe_load_u32(p)); }
+
+/* four times 8 bytes */
+MOE_INLINE __m256i avx2_rows8(const void *a, const void *b, const void *c, const void *d) {
+    __m128i lo = _mm_loadl_epi64((const __m128i *)a), hi = _mm_loadl_epi64((const __m128i *)c);
+    lo = _mm_unpacklo_epi64(lo, _mm_loadl_epi64((const __m128i *)b));
+    hi = _mm_unpacklo_epi64(hi, _mm_loadl_epi64((const __m128i *)d));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
+}
+
+/* lane r = sum of the lanes of v[r] */
+MOE_INLINE __m256i avx2_row_sums(const __m256i *v) {
+    __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+}
+
+MOE_INLINE void avx2_store_rows(size_t n, __m256 v, float *out) {
+    float tmp[8];
+    if (n >= 8) {
+        _mm256_storeu_ps(out, v);
+        return;
+    }
+    _mm256_storeu_ps(tmp, v);
+    for (size_t r = 0; r < n; r++) out[r] = tmp[r];
+}
+
+MOE_INLINE __m256 avx2_load_rows(size_t n, const float *out) {
+    float tmp[8] = {0};
+    if (n >= 8) return _mm256_loadu_ps(out);
+    for (size_t r = 0; r < n; r++) tmp[r] = out[r];
+    return _mm256_loadu_ps(tmp);
+}
+
+/* 16 bytes at `offset` of 8 rows -> 4 vectors: lane r of out[j] is dword j of row r */
+MOE_INLINE void avx2_columns(const uint8_t *const *row, size_t offset, __m256i *out) {
+    __m256i a[4];
+    for (size_t r = 0; r < 4; r++) {
+        __m128i lo = _mm_loadu_si128((const __m128i *)(row[r] + offset));
+        __m128i hi = _mm_loadu_si128((const __m128i *)(row[r + 4] + offset));
+        a[r] = _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
+    }
+    __m256i t0 = _mm256_unpacklo_epi32(a[0], a[1]), t1 = _mm256_unpackhi_epi32(a[0], a[1]);
+    __m256i t2 = _mm256_unpacklo_epi32(a[2], a[3]), t3 = _mm256_unpackhi_epi32(a[2], a[3]);
+    out[0] = _mm256_unpacklo_epi64(t0, t2);
+    out[1] = _mm256_unpackhi_epi64(t0, t2);
+    out[2] = _mm256_unpacklo_epi64(t1, t3);
+    out[3] = _mm256_unpackhi_epi64(t1, t3);
+}
+
+/* bytes i and j of every dword as two int16 */
+MOE_INLINE __m256i avx2_byte_pair(__m256i v, int i, int j) {
+    const __m256i at = _mm256_setr_epi8(0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1,
+                                        0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1);
+    return _mm256_shuffle_epi8(v, _mm256_add_epi8(at, _mm256_set1_epi32(i | j << 16)));
+}
+
+/* halves at `offset` of 8 rows -> floats */
+MOE_INLINE __m256 avx2_halves(const uint8_t *const *row, size_t offset) {
+    uint16_t h[8];
+    for (size_t r = 0; r < 8; r++) h[r] = moe_load_u16(row[r] + offset);
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)h));
+}
+
+/* ---- 256-weight types, few activation rows ---- */
+
+typedef struct avx2_part { /* one block of one row */
+    __m256i sum;  /* 8 lanes that add up to sum_g scale_g * sum_k q_k * y_k */
+    __m256i mins; /* 8 lanes that add up to sum_g min_g * sum_k y_k */
+    float d, dmin;
+} avx2_part;
+typedef avx2_part avx2_dot256(const void *block, const block_x_q8_K *x);
+
+/* int16 i (0 .. 7) of each 128-bit half in all lanes of that half */
+MOE_INLINE __m256i avx2_spread16(__m256i v, int i) {
+    return _mm256_shuffle_epi8(v, _mm256_set1_epi16((int16_t)((2 * i + 1) << 8 | 2 * i)));
+}
+
+/* 16 scales -> halves of even: scales 0, 2, 4, 6 and 8, 10, 12, 14; of odd: 1, 3, 5, 7 and 9, 11, 13, 15 */
+MOE_INLINE void avx2_scales_by_half(__m256i sc, __m256i *even, __m256i *odd) {
+    const __m256i at = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+                                        0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    *even = _mm256_shuffle_epi8(sc, at);
+    *odd = _mm256_srli_si256(*even, 8);
+}
+
+/* any type, by its `unpack` */
+MOE_INLINE avx2_part avx2_dot_unpacked(const void *block, const block_x_q8_K *x, int has_min, moe_unpack256 *unpack) {
+    moe_block256 u;
+    unpack(block, &u);
+    avx2_part part = {_mm256_setzero_si256(), _mm256_setzero_si256(), u.d, 0.0f};
+    for (size_t g = 0; g < 16; g += 2) {
+        __m256i q = avx2_load(u.q + 16 * g), y = avx2_load(x->q + 16 * g);
+        __m256i sc = _mm256_setr_m128i(_mm_set1_epi16(u.sc[g]), _mm_set1_epi16(u.sc[g + 1]));
+        __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(y, q));
+        part.sum = _mm256_add_epi32(part.sum, _mm256_madd_epi16(p, sc));
+    }
+    if (has_min) {
+        part.mins = _mm256_madd_epi16(avx2_load(u.mn), avx2_load(x->sum16));
+        part.dmin = u.dmin;
+    }
+    return part;
+}
+
+MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_dot256 *dot) {
+    enum { BLOCKS = 16 };
+    struct {
+        __m256i sum[BLOCKS][8], mins[BLOCKS][8];
+        float d[BLOCKS][8], dmin[BLOCKS][8];
+    } s;
+    size_t n_blocks = m->n_in / 256;
+    for (size_t t = 0; t < m->n_x; t++) {
+        const block_x_q8_K *x = (const block_x_q8_K *)((const uint8_t *)m->x + t * m->x_stride);
+        for (size_t r0 = 0; r0 < m->n_rows; r0 += 8) {
+            size_t n = m->n_rows - r0 < 8 ? m->n_rows - r0 : 8;
+            __m256 acc = _mm256_setzero_ps();
+            if (n < 8) memset(&s, 0, sizeof s);
+            for (size_t b0 = 0; b0 < n_blocks; b0 += BLOCKS) {
+                size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS;
+                for (size_t r = 0; r < n; r++) {
+                    const uint8_t *w = (const uint8_t *)m->w + (r0 + r) * m->w_stride + b0 * bytes;
+                    for (size_t b = 0; b < nb; b++, w += bytes) {
+                        for (size_t i = 0; i < bytes; i += 64)
+                            _mm_prefetch((const char *)w + AVX2_AHEAD + i, _MM_HINT_T0);
+                        avx2_part part = dot(w, x + b0 + b);
+                        s.sum[b][r] = part.sum;
+                        s.d[b][r] = part.d;
+                        if (has_min) s.mins[b][r] = part.mins, s.dmin[b][r] = part.dmin;
+                    }
+                }
+                for (size_t b = 0; b < nb; b++) {
+                    __m256 yd = _mm256_set1_ps(x[b0 + b].d);
+                    __m256 d = _mm256_mul_ps(_mm256_loadu_ps(s.d[b]), yd);
+                    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(avx2_row_sums(s.sum[b])), d, acc);
+                    if (has_min) {
+                        __m256 dmin = _mm256_mul_ps(_mm256_loadu_ps(s.dmin[b]), yd);
+                        acc = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(avx2_row_sums(s.mins[b])), dmin, acc);
+                    }
+                }
+            }
+            avx2_store_rows(n, acc, m->out + t * m->out_stride + r0);
+        }
+    }
+}
+
+/* ---- 256-weight types, many activation rows ---- */
+
+typedef struct avx2_panel { /* one block of 8 rows; lane = row */
+    __m256i u[64];   /* dword k/4: 4 weights, q + off (signed types: q) */
+    __m256i sc[16];  /* a group: the scale, twice as int16 */
+    __m256i sum[8];  /* two groups: what their block sums are multiplied with: min, or -off * scale */
+    __m256 d, dmin;
+} avx2_panel;
+typedef void avx2_unpack256(const uint8_t *const *row, avx2_panel *p);
+
+typedef struct avx2_kind { /* compile-time constants of a type */
+    size_t bytes; /* a block */
+    int group;    /* weights with one scale: 16 or 32 */
+    int steps;    /* products added as int16; 0: the panel is signed */
+    int has_min;
+    int has_off;
+} avx2_kind;
+
+/* isum += sum of pairs of (w * y) * sc */
+#define AVX2_SCALED(isum, pairs, sc) _mm256_add_epi32(isum, _mm256_madd_epi16(pairs, sc))
+
+/* 16 rows (two panels) times nt activation rows, nt <= AVX2_TILE */
+MOE_INLINE void avx2_tile256(avx2_kind kind, const avx2_panel *p, size_t nt, const block_x_q8_K *const *x,
+                             __m256i isum[2][AVX2_TILE]) {
+    int n_steps = kind.group / 4;
+#pragma GCC unroll 1
+    for (int g = 0; g < 256 / kind.group; g++) {
+        __m256i acc[2][AVX2_TILE];
+#pragma GCC unroll 8
+        for (int s = 0; s < n_steps; s++) {
+            int j = g * n_steps + s;
+            __m256i w0 = p[0].u[j], w1 = p[1].u[j];
+            for (size_t t = 0; t < nt; t++) {
+                __m256i y = avx2_dword(x[t]->q + 4 * j);
+                if (kind.steps == 0) {
+                    __m256i m0 = _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(y, w0));
+                    __m256i m1 = _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(y, w1));
+                    isum[0][t] = AVX2_SCALED(isum[0][t], m0, p[0].sc[g]);
+                    isum[1][t] = AVX2_SCALED(isum[1][t], m1, p[1].sc[g]);
+                    continue;
+                }
+                __m256i m0 = _mm256_maddubs_epi16(w0, y), m1 = _mm256_maddubs_epi16(w1, y);
+                acc[0][t] = s % kind.steps ? _mm256_add_epi16(acc[0][t], m0) : m0;
+                acc[1][t] = s % kind.steps ? _mm256_add_epi16(acc[1][t], m1) : m1;
+                if (s % kind.steps == kind.steps - 1 || s == n_steps - 1) {
+                    isum[0][t] = AVX2_SCALED(isum[0][t], acc[0][t], p[0].sc[g]);
+                    isum[1][t] = AVX2_SCALED(isum[1][t], acc[1][t], p[1].sc[g]);
+                }
+            }
+        }
+    }
+}
+
+/* the same with the block sums and the float part: out += ... for n valid rows */
+MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t n, size_t nt,
+                                 const block_x_q8_K *const *x, int first, float *out, size_t out_stride) {
+    __m256i isum[2][AVX2_TILE], sums[2][AVX2_TILE];
+    for (size_t h = 0; h < 2; h++)
+        for (size_t t = 0; t < nt; t++) {
+            sums[h][t] = _mm256_setzero_si256();
+            if (!kind.has_min && !kind.has_off) continue;
+            const int16_t *y = kind.group == 32 ? x[t]->sum32 : x[t]->sum16;
+            for (int i = 0; i < 128 / kind.group; i++)
+                sums[h][t] = AVX2_SCALED(sums[h][t], p[h].sum[i], avx2_dword(y + 2 * i));
+        }
+    for (size_t h = 0; h < 2; h++)
+        for (size_t t = 0; t < nt; t++) isum[h][t] = kind.has_off ? sums[h][t] : _mm256_setzero_si256();
+    avx2_tile256(kind, p, nt, x, isum);
+    for (size_t t = 0; t < nt; t++)
+        for (size_t h = 0; h < 2; h++) {
+            if (n <= 8 * h) continue;
+            float *o = out + t * out_stride + 8 * h;
+            __m256 yd = _mm256_set1_ps(x[t]->d), acc = _mm256_setzero_ps();
+            if (!first) acc = avx2_load_rows(n - 8 * h, o);
+            acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[h][t]), _mm256_mul_ps(p[h].d, yd), acc);
+            if (kind.has_min)
+                acc = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(sums[h][t]), _mm256_mul_ps(p[h].dmin, yd), acc);
+            avx2_store_rows(n - 8 * h, acc, o);
+        }
+}
+
+MOE_INLINE void avx2_many256(const moe_mul *m, avx2_kind kind, avx2_unpack256 *unpack) {
+    avx2_panel p[2];
+    size_t n_blocks = m->n_in / 256;
+    for (size_t t0 = 0; t0 < m->n_x; t0 += AVX2_X_BLOCK) {
+        size_t t1 = m->n_x - t0 < AVX2_X_BLOCK ? m->n_x : t0 + AVX2_X_BLOCK;
+        for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
+            size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
+            const uint8_t *row[16], *next = (const uint8_t *)m->w + (r0 + 16) * m->w_stride;
+            for (size_t r = 0; r < 16; r++) /* rows that are not there: the last one again */
+                row[r] = (const uint8_t *)m->w + (r0 + (r < n ? r : n - 1)) * m->w_stride;
+            for (size_t b = 0; b < n_blocks; b++) {
+                unpack(row, &p[0]);
+                unpack(row + 8, &p[1]);
+                for (size_t r = 0; r < 16; r++) row[r] += kind.bytes;
+                if (r0 + 16 < m->n_rows) /* the next panel, one after another */
+                    for (size_t i = 0; i < 16 * kind.bytes; i += 64)
+                        _mm_prefetch((const char *)next + b * 16 * kind.bytes + i, _MM_HINT_T1);
+                for (size_t t = t0; t < t1; t += AVX2_TILE) {
+                    const block_x_q8_K *x[AVX2_TILE];
+                    size_t nt = t1 - t < AVX2_TILE ? t1 - t : AVX2_TILE;
+                    for (size_t i = 0; i < nt; i++)
+                        x[i] = (const block_x_q8_K *)((const uint8_t *)m->x + (t + i) * m->x_stride) + b;
+                    float *out = m->out + t * m->out_stride + r0;
+                    if (nt == AVX2_TILE) {
+                        avx2_tile256_out(kind, p, n, AVX2_TILE, x, b == 0, out, m->out_stride);
+                        continue;
+                    }
+                    size_t i = 0;
+                    for (; i + 2 <= nt; i += 2)
+                        avx2_tile256_out(kind, p, n, 2, x + i, b == 0, out + i * m->out_stride, m->out_stride);
+                    if (i < nt) avx2_tile256_out(kind, p, n, 1, x + i, b == 0, out + i * m->out_stride, m->out_stride);
+                }
+            }
+        }
+    }
+}
+
+/* any type whose q + off is a byte, by its `unpack` */
+MOE_INLINE void avx2_unpack_any256(const uint8_t *const *row, avx2_kind kind, int off, moe_unpack256 *unpack,
+                                   avx2_panel *p) {
+    moe_block256 u;
+    int8_t q[8][256];
+    const uint8_t *rows[8];
+    float d[8], dmin[8];
+    int16_t sc[16][8][2], sum[8][8][2];
+    for (size_t r = 0; r < 8; r++) {
+        unpack(row[r], &u);
+        rows[r] = (const uint8_t *)q[r];
+        d[r] = u.d, dmin[r] = kind.has_min ? u.dmin : 0.0f;
+        for (size_t i = 0; i < 256; i++) q[r][i] = (int8_t)(u.q[i] + off);
+        for (size_t g = 0; g < 16; g++) {
+            sc[g][r][0] = sc[g][r][1] = u.sc[g];
+            sum[g / 2][r][g % 2] = kind.has_min ? u.mn[g] : (int16_t)(-off * u.sc[g]);
+        }
+    }
+    for (size_t j = 0; j < 64; j += 4) avx2_columns(rows, 4 * j, p->u + j);
+    memcpy(p->sc, sc, sizeof sc);
+    memcpy(p->sum, sum, sizeof sum);
+    p->d = _mm256_loadu_ps(d);
+    p->dmin = _mm256_loadu_ps(dmin);
+}
+
+/* mul_mat_avx2_NAME from dot_avx2_NAME and panel_avx2_NAME */
+#define AVX2_MUL_256(NAME, group, steps, has_off)                                                        \
+    static void mul_mat_avx2_##NAME(const moe_mul *m) {                                                  \
+        const avx2_kind kind = {sizeof(block_##NAME), group, steps, MOE_HAS_MIN_##NAME, has_off};        \
+        if (m->n_x < AVX2_MANY) avx2_few256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, dot_avx2_##NAME); \
+        else avx2_many256(m, kind, panel_avx2_##NAME);                                                   \
+    }
+
+/* the same from unpack_NAME alone */
+#define AVX2_MUL_ANY_256(NAME, steps, off)                                                     \
+    MOE_INLINE avx2_part dot_avx2_##NAME(const void *block, const block_x_q8_K *x) {           \
+        return avx2_dot_unpacked(block, x, MOE_HAS_MIN_##NAME, unpack_##NAME);                 \
+    }                                                                                          \
+    MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {              \
+        const avx2_kind kind = {sizeof(block_##NAME), 16, steps, MOE_HAS_MIN_##NAME, off != 0}; \
+        avx2_unpack_any256(row, kind, off, unpack_##NAME, p);                                  \
+    }                                                                                          \
+    AVX2_MUL_256(NAME, 16, steps, off != 0)
+
+#endif

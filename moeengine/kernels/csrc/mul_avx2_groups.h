@@ -1,0 +1,193 @@
+/* Matrix products on AVX2 of the types with 32-weight blocks; the plan is that of mul_avx2.h.
+ *
+ * A type gives `bytes_avx2_NAME`: the 32 weights of block i of a row as bytes, q + off (or q itself
+ * where off is 0 and steps is 0: multiplied by way of absolute values). */
+#ifndef MOE_MUL_AVX2_GROUPS_H
+#define MOE_MUL_AVX2_GROUPS_H
+#include "mul_avx2.h"
+
+typedef struct avx2_group { /* one block of one row */
+    __m256i bytes;
+    float d, m;
+} avx2_group;
+typedef avx2_group avx2_bytes(const void *row, size_t i);
+
+typedef struct avx2_group_kind { /* compile-time constants of a type */
+    size_t bytes;                /* a block */
+    int steps;                   /* products added as int16; 0: signed */
+    int off, has_min;
+} avx2_group_kind;
+
+/* pairs of products as int16 */
+MOE_INLINE __m256i avx2_pairs(int steps, __m256i w, __m256i y) {
+    if (steps) return _mm256_maddubs_epi16(w, y);
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(y, w));
+}
+
+/* acc += (isum - off * sum) * d * yd, then m * s */
+MOE_INLINE __m256 avx2_group_out(avx2_group_kind kind, __m256i isum, __m256 d, __m256 m, moe_x_q8_0 x, size_t i,
+                                 __m256 acc) {
+    if (kind.off) isum = _mm256_sub_epi32(isum, _mm256_set1_epi32(kind.off * x.sum[i]));
+    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(d, _mm256_set1_ps(x.d[i])), acc);
+    return kind.has_min ? _mm256_fmadd_ps(m, _mm256_set1_ps(x.s[i]), acc) : acc;
+}
+
+MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_bytes *bytes) {
+    enum { BLOCKS = 32 };
+    struct {
+        __m256i sum[BLOCKS][8];
+        float d[BLOCKS][8], m[BLOCKS][8];
+    } s;
+    const __m256i ones = _mm256_set1_epi16(1);
+    size_t n_blocks = m->n_in / 32;
+    for (size_t t = 0; t < m->n_x; t++) {
+        moe_x_q8_0 x = moe_x_q8_0_at(m->n_in, (const uint8_t *)m->x + t * m->x_stride);
+        for (size_t r0 = 0; r0 < m->n_rows; r0 += 8) {
+            size_t n = m->n_rows - r0 < 8 ? m->n_rows - r0 : 8;
+            __m256 acc = _mm256_setzero_ps();
+            if (n < 8) memset(&s, 0, sizeof s);
+            for (size_t b0 = 0; b0 < n_blocks; b0 += BLOCKS) {
+                size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS;
+                for (size_t r = 0; r < n; r++) {
+                    const uint8_t *w = (const uint8_t *)m->w + (r0 + r) * m->w_stride;
+                    for (size_t b = 0; b < nb; b++) {
+                        if (b * kind.bytes % 64 < kind.bytes)
+                            _mm_prefetch((const char *)w + (b0 + b) * kind.bytes + AVX2_AHEAD, _MM_HINT_T0);
+                        avx2_group g = bytes(w, b0 + b);
+                        __m256i y = avx2_load(x.q + 32 * (b0 + b));
+                        s.sum[b][r] = _mm256_madd_epi16(avx2_pairs(kind.steps, g.bytes, y), ones);
+                        s.d[b][r] = g.d;
+                        if (kind.has_min) s.m[b][r] = g.m;
+                    }
+                }
+                for (size_t b = 0; b < nb; b++) {
+                    __m256 d = _mm256_loadu_ps(s.d[b]), min = _mm256_setzero_ps();
+                    if (kind.has_min) min = _mm256_loadu_ps(s.m[b]);
+                    acc = avx2_group_out(kind, avx2_row_sums(s.sum[b]), d, min, x, b0 + b, acc);
+                }
+            }
+            avx2_store_rows(n, acc, m->out + t * m->out_stride + r0);
+        }
+    }
+}
+
+typedef struct avx2_group_panel { /* up to 8 blocks of 8 rows; lane = row */
+    __m256i u[64];
+    __m256 d[8], m[8];
+} avx2_group_panel;
+
+MOE_INLINE void avx2_unpack_groups(const uint8_t *const *row, size_t b0, size_t nb, avx2_group_kind kind,
+                                   avx2_bytes *bytes, avx2_group_panel *p) {
+    for (size_t b = 0; b < nb; b++) {
+        uint8_t q[8][32];
+        const uint8_t *q_row[8];
+        float d[8], m[8];
+        for (size_t r = 0; r < 8; r++) {
+            avx2_group g = bytes(row[r], b0 + b);
+            _mm256_storeu_si256((__m256i *)q[r], g.bytes);
+            q_row[r] = q[r], d[r] = g.d, m[r] = g.m;
+        }
+        avx2_columns(q_row, 0, p->u + 8 * b);
+        avx2_columns(q_row, 16, p->u + 8 * b + 4);
+        p->d[b] = _mm256_loadu_ps(d);
+        if (kind.has_min) p->m[b] = _mm256_loadu_ps(m);
+    }
+}
+
+/* 16 rows (two panels) times nt activation rows: out += ... for n valid rows */
+MOE_INLINE void avx2_tile_groups(avx2_group_kind kind, const avx2_group_panel *p, size_t b0, size_t nb, size_t n,
+                                 size_t nt, const moe_x_q8_0 *x, float *out, size_t out_stride) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256 acc[2][AVX2_TILE];
+    for (size_t h = 0; h < 2; h++)
+        for (size_t t = 0; t < nt; t++) {
+            acc[h][t] = _mm256_setzero_ps();
+            if (b0 && n > 8 * h) acc[h][t] = avx2_load_rows(n - 8 * h, out + t * out_stride + 8 * h);
+        }
+#pragma GCC unroll 1
+    for (size_t b = 0; b < nb; b++) {
+        __m256i pairs[2][AVX2_TILE], isum[2][AVX2_TILE];
+#pragma GCC unroll 8
+        for (int s = 0; s < 8; s++)
+            for (size_t t = 0; t < nt; t++) {
+                __m256i y = avx2_dword(x[t].q + 32 * (b0 + b) + 4 * s);
+                for (size_t h = 0; h < 2; h++) {
+                    __m256i m = avx2_pairs(kind.steps, p[h].u[8 * b + s], y);
+                    int steps = kind.steps ? kind.steps : 1;
+                    pairs[h][t] = s % steps ? _mm256_add_epi16(pairs[h][t], m) : m;
+                    if (s % steps == steps - 1) {
+                        __m256i part = _mm256_madd_epi16(pairs[h][t], ones);
+                        isum[h][t] = s == steps - 1 ? part : _mm256_add_epi32(isum[h][t], part);
+                    }
+                }
+            }
+        for (size_t t = 0; t < nt; t++)
+            for (size_t h = 0; h < 2; h++)
+                acc[h][t] = avx2_group_out(kind, isum[h][t], p[h].d[b], kind.has_min ? p[h].m[b] : p[h].d[b], x[t],
+                                           b0 + b, acc[h][t]);
+    }
+    for (size_t t = 0; t < nt; t++)
+        for (size_t h = 0; h < 2 && n > 8 * h; h++)
+            avx2_store_rows(n - 8 * h, acc[h][t], out + t * out_stride + 8 * h);
+}
+
+MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_bytes *bytes) {
+    avx2_group_panel p[2];
+    size_t n_blocks = m->n_in / 32;
+    for (size_t t0 = 0; t0 < m->n_x; t0 += AVX2_X_BLOCK) {
+        size_t t1 = m->n_x - t0 < AVX2_X_BLOCK ? m->n_x : t0 + AVX2_X_BLOCK;
+        for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
+            size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
+            const uint8_t *row[16], *next = (const uint8_t *)m->w + (r0 + 16) * m->w_stride;
+            for (size_t r = 0; r < 16; r++) /* rows that are not there: the last one again */
+                row[r] = (const uint8_t *)m->w + (r0 + (r < n ? r : n - 1)) * m->w_stride;
+            for (size_t b0 = 0; b0 < n_blocks; b0 += 8) {
+                size_t nb = n_blocks - b0 < 8 ? n_blocks - b0 : 8;
+                avx2_unpack_groups(row, b0, nb, kind, bytes, &p[0]);
+                avx2_unpack_groups(row + 8, b0, nb, kind, bytes, &p[1]);
+                if (r0 + 16 < m->n_rows) /* the next panel, one after another */
+                    for (size_t i = 0; i < 16 * nb * kind.bytes; i += 64)
+                        _mm_prefetch((const char *)next + 16 * b0 * kind.bytes + i, _MM_HINT_T1);
+                for (size_t t = t0; t < t1; t += AVX2_TILE) {
+                    moe_x_q8_0 x[AVX2_TILE];
+                    size_t nt = t1 - t < AVX2_TILE ? t1 - t : AVX2_TILE, i = 0;
+                    for (size_t k = 0; k < nt; k++)
+                        x[k] = moe_x_q8_0_at(m->n_in, (const uint8_t *)m->x + (t + k) * m->x_stride);
+                    float *out = m->out + t * m->out_stride + r0;
+                    if (nt == AVX2_TILE) {
+                        avx2_tile_groups(kind, p, b0, nb, n, AVX2_TILE, x, out, m->out_stride);
+                        continue;
+                    }
+                    for (; i + 2 <= nt; i += 2)
+                        avx2_tile_groups(kind, p, b0, nb, n, 2, x + i, out + i * m->out_stride, m->out_stride);
+                    if (i < nt) avx2_tile_groups(kind, p, b0, nb, n, 1, x + i, out + i * m->out_stride, m->out_stride);
+                }
+            }
+        }
+    }
+}
+
+#define AVX2_MUL_GROUPS(NAME, steps, off)                                                    \
+    static void mul_mat_avx2_##NAME(const moe_mul *m) {                                      \
+        const avx2_group_kind kind = {sizeof(block_##NAME), steps, off, MOE_HAS_MIN_##NAME}; \
+        if (m->n_x < AVX2_MANY) avx2_few_groups(m, kind, bytes_avx2_##NAME);                 \
+        else avx2_many_groups(m, kind, bytes_avx2_##NAME);                                   \
+    }
+
+/* 16 bytes -> their low nibbles, then their high ones */
+MOE_INLINE __m256i avx2_nibbles(const void *p) {
+    __m128i v = _mm_loadu_si128((const __m128i *)p);
+    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, 4), 1);
+    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+}
+
+/* bit i of v as byte i, 16 or 0 */
+MOE_INLINE __m256i avx2_bits_to_16(uint32_t v) {
+    const __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
+                                        2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    __m256i set = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)v), at), bit);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(16));
+}
+
+#endif

@@ -1,0 +1,30 @@
+/* Products of this instruction set's own: included by all.h for AVX2 without AVX-512. */
+#include "../mul_avx2.h"
+#include "../mul_avx2_groups.h"
+
+#include "small_avx2.h"
+#include "q4_K_avx2.h"
+#include "q5_K_avx2.h"
+#include "q6_K_avx2.h"
+#include "q2_K_avx2.h"
+#include "q3_K_avx2.h"
+#include "iq2_xxs_avx2.h"
+
+/* largest q + off: IQ2 86, IQ3_XXS 124, IQ3_S 30, IQ1 18, ternary 3; IQ4_XS is signed */
+AVX2_MUL_ANY_256(IQ2_XS, 1, 43)
+AVX2_MUL_ANY_256(IQ2_S, 1, 43)
+AVX2_MUL_ANY_256(IQ3_XXS, 1, 62)
+AVX2_MUL_ANY_256(IQ3_S, 4, 15)
+AVX2_MUL_ANY_256(IQ4_XS, 0, 0)
+AVX2_MUL_ANY_256(IQ1_S, 4, 9)
+AVX2_MUL_ANY_256(IQ1_M, 4, 9)
+AVX2_MUL_ANY_256(TQ1_0, 4, 1)
+AVX2_MUL_ANY_256(TQ2_0, 4, 1)
+
+#define AVX2_OWN(id, NAME) [id].mul_mat = mul_mat_avx2_##NAME,
+#define MOE_TYPES_OWN                                                                                        \
+    AVX2_OWN(2, Q4_0) AVX2_OWN(3, Q4_1) AVX2_OWN(6, Q5_0) AVX2_OWN(7, Q5_1) AVX2_OWN(8, Q8_0)                \
+    AVX2_OWN(10, Q2_K) AVX2_OWN(11, Q3_K) AVX2_OWN(12, Q4_K) AVX2_OWN(13, Q5_K) AVX2_OWN(14, Q6_K)           \
+    AVX2_OWN(16, IQ2_XXS) AVX2_OWN(17, IQ2_XS) AVX2_OWN(22, IQ2_S) AVX2_OWN(18, IQ3_XXS) AVX2_OWN(21, IQ3_S) \
+    AVX2_OWN(20, IQ4_NL) AVX2_OWN(23, IQ4_XS) AVX2_OWN(19, IQ1_S) AVX2_OWN(29, IQ1_M) AVX2_OWN(39, MXFP4)    \
+    AVX2_OWN(34, TQ1_0) AVX2_OWN(35, TQ2_0)

@@ -1,0 +1,49 @@
+/* The types with 32-weight blocks on AVX2: a block's weights as bytes, see mul_avx2_groups.h. */
+
+MOE_INLINE avx2_group bytes_avx2_Q4_0(const void *row, size_t i) {
+    const block_Q4_0 *b = (const block_Q4_0 *)row + i;
+    return (avx2_group){avx2_nibbles(b->qs), moe_load_half(&b->d), 0.0f};
+}
+
+MOE_INLINE avx2_group bytes_avx2_Q4_1(const void *row, size_t i) {
+    const block_Q4_1 *b = (const block_Q4_1 *)row + i;
+    return (avx2_group){avx2_nibbles(b->qs), moe_load_half(&b->d), moe_load_half(&b->m)};
+}
+
+MOE_INLINE avx2_group bytes_avx2_Q5_0(const void *row, size_t i) {
+    const block_Q5_0 *b = (const block_Q5_0 *)row + i;
+    __m256i q = _mm256_or_si256(avx2_nibbles(b->qs), avx2_bits_to_16(moe_load_u32(b->qh)));
+    return (avx2_group){q, moe_load_half(&b->d), 0.0f};
+}
+
+MOE_INLINE avx2_group bytes_avx2_Q5_1(const void *row, size_t i) {
+    const block_Q5_1 *b = (const block_Q5_1 *)row + i;
+    __m256i q = _mm256_or_si256(avx2_nibbles(b->qs), avx2_bits_to_16(moe_load_u32(b->qh)));
+    return (avx2_group){q, moe_load_half(&b->d), moe_load_half(&b->m)};
+}
+
+MOE_INLINE avx2_group bytes_avx2_Q8_0(const void *row, size_t i) {
+    const block_Q8_0 *b = (const block_Q8_0 *)row + i;
+    return (avx2_group){avx2_load(b->qs), moe_load_half(&b->d), 0.0f};
+}
+
+MOE_INLINE avx2_group bytes_avx2_IQ4_NL(const void *row, size_t i) {
+    const block_IQ4_NL *b = (const block_IQ4_NL *)row + i;
+    __m256i values = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)moe_values_iq4_nl));
+    return (avx2_group){_mm256_shuffle_epi8(values, avx2_nibbles(b->qs)), moe_load_half(&b->d), 0.0f};
+}
+
+MOE_INLINE avx2_group bytes_avx2_MXFP4(const void *row, size_t i) {
+    const block_MXFP4 *b = (const block_MXFP4 *)row + i;
+    __m128i values = _mm_add_epi8(_mm_load_si128((const __m128i *)moe_values_mxfp4), _mm_set1_epi8(12));
+    __m256i q = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), avx2_nibbles(b->qs));
+    return (avx2_group){q, moe_e8m0_half(b->e), 0.0f};
+}
+
+AVX2_MUL_GROUPS(Q4_0, 8, 8)
+AVX2_MUL_GROUPS(Q4_1, 8, 0)
+AVX2_MUL_GROUPS(Q5_0, 4, 16)
+AVX2_MUL_GROUPS(Q5_1, 4, 0)
+AVX2_MUL_GROUPS(Q8_0, 0, 0)
+AVX2_MUL_GROUPS(IQ4_NL, 0, 0)
+AVX2_MUL_GROUPS(MXFP4, 4, 12)
