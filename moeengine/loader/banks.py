@@ -134,6 +134,11 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
     GGUFError           tensor, found, expected
     UnsupportedError    no kernel multiplies with a bank's quant type
     """
+    if n_layer > len(model_file.tensors):  # before anything is made for each layer
+        raise GGUFError(
+            f"{shown_path(model_file.path)}: found {plural(len(model_file.tensors), 'tensor')}, "
+            f"expected at least one for each of {n_layer} layers (block_count)"
+        )
     found = _bank_names(model_file)
     layers = [
         _layer_banks(

@@ -76,7 +76,7 @@ class TypedMetadata:
     def get_int(self, key, default=MISSING, lo=None, hi=None):
         """An integer with lo <= value <= hi; any integer type of the file will do."""
         value = self.get(key, default)
-        if value is default:
+        if key not in self.metadata:
             return value
         if isinstance(value, bool) or not isinstance(value, int):
             self.refuse(key, value, "an integer")
@@ -87,7 +87,7 @@ class TypedMetadata:
     def get_float(self, key, default=MISSING, lo=None, hi=None):
         """A finite float with lo <= value <= hi; an integer is taken too."""
         value = self.get(key, default)
-        if value is default:
+        if key not in self.metadata:
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             self.refuse(key, value, "a number")
@@ -104,14 +104,14 @@ class TypedMetadata:
     def get_bool(self, key, default=MISSING):
         """A bool; no other type is taken for one."""
         value = self.get(key, default)
-        if value is not default and not isinstance(value, bool):
+        if key in self.metadata and not isinstance(value, bool):
             self.refuse(key, value, "a bool")
         return value
 
     def get_str(self, key, default=MISSING):
         """A string."""
         value = self.get(key, default)
-        if value is not default and not isinstance(value, str):
+        if key in self.metadata and not isinstance(value, str):
             self.refuse(key, value, "a string")
         return value
 
@@ -128,7 +128,7 @@ class TypedMetadata:
         ndarray (n,), read-only, of the file's own element type; or StringArray
         """
         value = self.get(key, default)
-        if value is default:
+        if key not in self.metadata:
             return value
         expected = f"an array{f' of {kind}' if kind else ''}"
         expected += f" with {length} elements" if length is not None else ""

@@ -237,3 +237,5 @@ def test_a_layer_far_out_is_only_a_missing_layer(tmp_path):  # B030
     tiny = write_tiny(tmp_path / "t.gguf")
     with ModelFile.open(tiny.path) as model:
         assert layer_banks(model, 10**9, n_embd=64) is None
+        with pytest.raises(GGUFError, match="27 tensors.*1000000000 layers"):
+            all_banks(model, 10**9, n_embd=64)

@@ -13,6 +13,7 @@ from moeengine.errors import GGUFError, MoeEngineError, UnsupportedError
 from moeengine.loader.gguf_file import open_gguf
 from moeengine.loader.model_file import ModelFile
 from tests.loader import raw_gguf as raw
+from tests.loader.conditions import without_sanitizer
 from tests.tiny import write_gguf, write_tiny
 
 T = gguf.GGUFValueType
@@ -222,6 +223,7 @@ def test_zero_byte_head(tmp_path):  # B052
         open_gguf(path)
 
 
+@without_sanitizer
 def test_large_claims_cost_no_memory(tmp_path):  # B011, B012
     """Claims that the (sparse) file does have room for are limited all the same."""
     cases = {

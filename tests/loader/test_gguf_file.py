@@ -9,9 +9,12 @@ import gguf
 import numpy as np
 import pytest
 
+from moeengine.kernels.table import quant_types
 from moeengine.loader.gguf_file import open_gguf
 from moeengine.loader.metadata import StringArray
+from moeengine.loader.tensor_info import WEIGHT_TYPES
 from tests.loader import raw_gguf as raw
+from tests.loader.conditions import without_sanitizer
 from tests.tiny import write_gguf, write_tiny
 
 T = gguf.GGUFValueType
@@ -110,10 +113,15 @@ def test_alignment_of_any_integer_type(tmp_path, vtype, code):
 
 def test_metadata_only(tiny):
     file = open_gguf(tiny.path, tensors=False)
-    assert (
-        file.tensors == {} and file.architecture if hasattr(file, "architecture") else file.metadata
-    )
+    assert file.tensors == {} and file.get_str("general.architecture") == tiny.arch
     assert len(file.metadata["tokenizer.ggml.tokens"]) == tiny.hparams["n_vocab"]
+
+
+def test_sizes_of_quant_types_are_the_kernels():  # B034
+    for name, (type_id, block, block_bytes) in quant_types().items():
+        qtype = gguf.GGMLQuantizationType(type_id)
+        assert (qtype.name, *gguf.GGML_QUANT_SIZES[qtype]) == (name, block, block_bytes)
+        assert qtype in WEIGHT_TYPES
 
 
 def test_file_without_tensors_or_keys(tmp_path):
@@ -227,6 +235,7 @@ def test_large_vocabulary_and_file_open_fast(large_vocabulary):  # B094
     )
 
 
+@without_sanitizer
 def test_open_does_not_grow_memory(large_vocabulary):
     gc.collect()
     open_gguf(large_vocabulary)

@@ -1,5 +1,6 @@
 """The mapping: read-only, advice on whole pages only, residency, and life time."""
 
+import ctypes
 import os
 import resource
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from moeengine.errors import ClosedError, GGUFError, SupplyError
 from moeengine.loader.mapped_file import MappedFile, page_size
+from tests.loader.conditions import without_sanitizer
 
 N_PAGES = 16
 
@@ -86,10 +88,9 @@ def test_advice_is_rounded_to_pages(mapped):  # B093
     )
 
 
-def test_refused_advice_is_counted(mapped, monkeypatch):
+@without_sanitizer
+def test_refused_advice_is_counted(mapped):
     """Locked pages cannot be dropped: the system says so, and the counter shows it."""
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlock(ctypes.c_void_p(mapped.address), ctypes.c_size_t(page_size)):
         pytest.skip("locking memory is not allowed here")
@@ -151,6 +152,7 @@ def test_what_cannot_be_opened(tmp_path):
         MappedFile(tmp_path)
 
 
+@without_sanitizer
 def test_address_space_limit_is_explained(tmp_path):  # B106
     path = tmp_path / "big.bin"
     path.touch()
@@ -170,6 +172,7 @@ def test_address_space_limit_is_explained(tmp_path):  # B106
     )
 
 
+@without_sanitizer
 def test_many_open_and_close_cycles(path):  # B122
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(2000):

@@ -87,7 +87,7 @@ REFUSED = [
 def test_wrong_values_are_refused_with_or_without_default(
     model, tiny, getter, key, limits, pattern
 ):
-    for default in ((), (None,)):
+    for default in ((), (None,), (model.metadata[key],)):
         with pytest.raises(GGUFError, match=pattern) as caught:
             getattr(model, getter)(key, *default, **limits)
         assert f"{tiny.path}: key '{key}'" in str(caught.value) and str(caught.value).isprintable()
