@@ -22,6 +22,7 @@ _SCALE_AT = {
 _MIN_AT = {
     Q.Q4_1: (2, -7.5), Q.Q5_1: (2, -15.5), Q.Q2_K: (82, 1.5), Q.Q4_K: (2, 7.5), Q.Q5_K: (2, 15.5),
 }  # fmt: skip
+_FIVE_DIGITS = np.array([(256 * i + 242) // 243 for i in range(243)], np.uint8)
 
 
 def random_blocks(qtype: Q, n_blocks: int, std: float, rng: np.random.Generator) -> np.ndarray:
@@ -60,9 +61,11 @@ def _quants(qtype, n_blocks, rng):
         blocks[:, 12:16] = (blocks[:, 12:16] & 15) * 17
     elif qtype == Q.Q2_K:  # 4-bit minimum = 4-bit scale
         blocks[:, :16] = (blocks[:, :16] & 15) * 17
-    elif qtype in (Q.TQ1_0, Q.TQ2_0):  # codes of three values only
-        digits = rng.integers(-1, 2, (n_blocks, 256)).astype(np.float32)
-        blocks = gguf.quants.quantize(digits, qtype).reshape(n_blocks, block_bytes).copy()
+    elif qtype == Q.TQ1_0:  # 48 bytes of five digits and 4 of four, base 3, as a share of 256
+        blocks[:, :48] = _FIVE_DIGITS[rng.integers(0, 243, (n_blocks, 48), np.uint8)]
+        blocks[:, 48:52] = _FIVE_DIGITS[3 * rng.integers(0, 81, (n_blocks, 4), np.uint8)]
+    elif qtype == Q.TQ2_0:  # 2-bit codes 0, 1, 2: 3 becomes 1
+        blocks[:, :64] &= ~(blocks[:, :64] & (blocks[:, :64] << 1) & 0xAA)
     return blocks
 
 

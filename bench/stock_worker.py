@@ -92,11 +92,20 @@ class Stock:
             "peak_bytes": use.ru_maxrss * 1024, "cpu_s": use.ru_utime + use.ru_stime, "version": version,
         }  # fmt: skip
 
-    def mul_mat(self, *arguments, **named):
-        """See `bench.stock_graph.mul_mat`."""
-        from bench.stock_graph import mul_mat
+    def matrix(self, raw, type_id, x, n_threads):
+        """Prepare one product: paths of .npy files with uint8 (R, bytes) and float32 (T, C)."""
+        from bench.stock_graph import Product
 
-        return mul_mat(*arguments, **named)
+        if getattr(self, "product", None):
+            self.product.free()
+        self.product = Product(np.load(raw), type_id, np.load(x), n_threads)
+
+    def multiply(self, save_to=None):
+        """Seconds of the prepared product; its float32 (T, R) result into a .npy file."""
+        seconds = self.product.run()
+        if save_to:
+            np.save(save_to, self.product.out)
+        return seconds
 
     def _feed(self, tokens, every=False):
         for i in range(0, len(tokens), self.n_batch):
