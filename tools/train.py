@@ -1,0 +1,179 @@
+"""Trains the shipped model. Run: python tools/train.py RUN_DIR --stage float (then --stage round, see README.md).
+
+RUN_DIR holds tokenizer.json and the checkpoints. A stage that was stopped goes on from its last checkpoint; data come from the
+seed and the step number alone, so a stopped and resumed run sees the same batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from gguf import GGMLQuantizationType as Q
+from tales.corpus import END_OF_TEXT, write_document
+from tales.rounding import importance, rounded, substitutes, types, weight_of
+from tales.torch_model import Config, TalesModel
+from tokenizers import Tokenizer
+
+SEED = 20240
+N_ROWS, N_TOKENS = 8, 256  # a batch
+SAVE_EVERY = 200  # steps
+
+
+def batch(tokenizer: Tokenizer, seed: int, rows: int = N_ROWS, tokens: int = N_TOKENS) -> torch.Tensor:
+    """int64 (rows, tokens + 1); each row begins with a document and is filled with further ones, the last cut off."""
+    rng = random.Random(seed)
+    out = []
+    for _ in range(rows):
+        ids: list[int] = []
+        while len(ids) <= tokens:
+            ids += tokenizer.encode(write_document(rng)).ids
+        out.append(ids[: tokens + 1])
+    return torch.tensor(out)
+
+
+def learning_rate(step: int, steps: int, peak: float, warm: int = 60, floor: float = 0.02) -> float:
+    """Linear warm-up, then a cosine down to `floor` of the peak."""
+    if step < warm:
+        return peak * (step + 1) / warm
+    return peak * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))))
+
+
+def optimizer_for(model: TalesModel, names=None) -> torch.optim.AdamW:
+    """AdamW; weight decay on matrices only. `names`: train these parameters alone."""
+    chosen = [(n, p) for n, p in model.named_parameters() if names is None or n in names]
+    groups = [{"params": [p for _, p in chosen if p.dim() > 1], "weight_decay": 0.05}, {"params": [p for _, p in chosen if p.dim() == 1], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-9, fused=True)
+
+
+@torch.no_grad()
+def evaluate(model: TalesModel, tokenizer: Tokenizer, batches: int = 4) -> tuple[float, torch.Tensor]:
+    """(nats a token, expert shares (n_layer, n_expert)) on documents that no training step sees."""
+    loss, shares = 0.0, 0.0
+    for i in range(batches):
+        x = batch(tokenizer, -1 - i)
+        logits, _, share = model(x[:, :-1])
+        loss += F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()).item() / batches
+        shares = shares + share / batches
+    return loss, shares
+
+
+def save(path: Path, **state) -> None:
+    temporary = path.with_suffix(".part")
+    torch.save(state, temporary)
+    os.replace(temporary, path)
+
+
+def train_step(model: TalesModel, optimizer: torch.optim.Optimizer, x: torch.Tensor, rate: float, balance_weight: float = 0.02) -> float:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    logits, balance, _ = model(x[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten())
+    optimizer.zero_grad()
+    (loss + balance_weight * balance).backward()
+    torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
+    optimizer.step()
+    return loss.item()
+
+
+def run_float(run: Path, tokenizer: Tokenizer, steps: int, peak: float) -> None:
+    """The float model, from random weights."""
+    torch.manual_seed(SEED)
+    model = TalesModel(Config(n_vocab=tokenizer.get_vocab_size()))
+    optimizer = optimizer_for(model)
+    path, first = run / "float.pt", 0
+    if path.exists():
+        state = torch.load(path)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["step"]
+    start, recent = time.time(), []
+    for step in range(first, steps):
+        recent.append(train_step(model, optimizer, batch(tokenizer, SEED + step), learning_rate(step, steps, peak)))
+        if (step + 1) % 50 == 0:
+            report(run, "float", step + 1, sum(recent) / len(recent), start)
+            recent = []
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
+            loss, shares = evaluate(model, tokenizer)
+            report(run, "float-eval", step + 1, loss, start, least_share=shares.min().item())
+            save(path, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step + 1, loss=loss)
+
+
+def run_round(run: Path, tokenizer: Tokenizer, steps: int, peak: float, again: int = 40) -> None:
+    """Trains on with the weights rounded in the forward pass.
+
+    Every `again` steps all weights are rounded anew (the real quantizers, not a stand-in); the
+    gradient goes to the weights themselves. In the last quarter the IQ2_XXS weights stand still, in the
+    last eighth the Q4_K weights too, and the rest adapts to them.
+    """
+    state = torch.load(run / "float.pt")
+    model = TalesModel(Config(n_vocab=tokenizer.get_vocab_size()))
+    model.load_state_dict(state["model"])
+    float_loss = state.get("loss") or evaluate(model, tokenizer)[0]
+    chosen, frozen = types(model.c), {}
+    optimizer = optimizer_for(model)
+    path, first = run / "round.pt", 0
+    if path.exists():
+        state = torch.load(path, weights_only=False)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        model.substitute, frozen, first = state["substitute"], state["frozen"], state["step"]
+    start, recent = time.time(), []
+    for step in range(first, steps):
+        if step % again == 0:
+            means = importance(model, [batch(tokenizer, SEED - 1 - i, 16)[:, :-1] for i in range(2)])
+            if step >= steps * 7 // 8:
+                freeze(model, chosen, frozen, means, {Q.IQ2_XXS, Q.Q4_K, Q.Q8_0})
+            elif step >= steps * 3 // 4:
+                freeze(model, chosen, frozen, means, {Q.IQ2_XXS})
+            loose = {n: q for n, q in chosen.items() if n not in frozen}
+            model.substitute = substitutes(rounded(model, loose, means) | frozen, chosen)
+        x = batch(tokenizer, 2 * SEED + step)
+        rate = learning_rate(step, steps, peak)
+        recent.append(train_step(model, optimizer, x, rate))
+        if (step + 1) % again == 0 or step + 1 == steps:
+            loss, shares = evaluate(model, tokenizer)
+            report(run, "round", step + 1, sum(recent) / len(recent), start, rounded=round(loss, 4), cost=round(loss - float_loss, 4), least_share=round(shares.min().item(), 4))
+            recent = []
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
+            save(path, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step + 1, substitute=model.substitute, frozen=frozen, loss=loss)
+
+
+def freeze(model: TalesModel, chosen: dict, frozen: dict, means: dict, qtypes: set) -> None:
+    """Puts the bytes of the chosen types' weights into `frozen` and stops their training."""
+    names = {n: q for n, q in chosen.items() if q in qtypes and n not in frozen}
+    frozen.update(rounded(model, names, means))
+    for name in frozen:
+        weight_of(model, name).requires_grad_(False)
+
+
+def report(run: Path, stage: str, step: int, loss: float, start: float, **more) -> None:
+    row = {"stage": stage, "step": step, "loss": round(loss, 4), "seconds": round(time.time() - start, 1), **more}
+    with open(run / "log.jsonl", "a") as log:
+        log.write(json.dumps(row) + "\n")
+    print(row, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--stage", choices=["float", "round"], required=True)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    tokenizer = Tokenizer.from_file(str(args.run / "tokenizer.json"))
+    assert tokenizer.token_to_id(END_OF_TEXT) is not None
+    {"float": run_float, "round": run_round}[args.stage](args.run, tokenizer, args.steps, args.rate)
+
+
+if __name__ == "__main__":
+    main()
