@@ -64,7 +64,7 @@ generate_tables()
 setup(
     packages=[
         "moeengine", "moeengine.cli", "moeengine.graph", "moeengine.graph.arch", "moeengine.kernels",
-        "moeengine.loader", "moeengine.models", "moeengine.supply", "moeengine.tokenizer",
+        "moeengine.loader", "moeengine.models", "moeengine.quantize", "moeengine.supply", "moeengine.tokenizer",
     ],
     package_data={"moeengine": ["**/*.pxd"], "moeengine.models": ["*.gguf", "*.md"]},
     ext_modules=cythonize(list(extensions()), compiler_directives=DIRECTIVES),

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from gguf import GGMLQuantizationType as Q
+from tales import rules
 from tales.corpus import END_OF_TEXT, write_document
 from tales.rounding import importance, rounded, substitutes, types, weight_of
 from tales.torch_model import Config, TalesModel
@@ -37,6 +38,28 @@ def batch(tokenizer: Tokenizer, seed: int, rows: int = N_ROWS, tokens: int = N_T
             ids += tokenizer.encode(write_document(rng)).ids
         out.append(ids[: tokens + 1])
     return torch.tensor(out)
+
+
+def cast_tokens(tokenizer: Tokenizer) -> torch.Tensor:
+    """bool (n_vocab,): tokens of words that a tale has to keep (names, places, things, numbers, pronouns, ...)."""
+    words = [w for slot, ws in rules.BOUND.items() if slot not in ("trait", "mood") for w in ws]
+    words += rules.GIRLS + rules.BOYS + rules.NUMBERS + [w for pair in rules.PRONOUNS.values() for w in pair]
+    words += [a + b + c for a in rules.NAME_STARTS for b in rules.NAME_MIDDLES[:6] for c in rules.GIRL_ENDS + rules.BOY_ENDS]
+    ids = {i for w in words for i in tokenizer.encode(" " + w).ids}
+    mask = torch.zeros(tokenizer.get_vocab_size(), dtype=torch.bool)
+    mask[list(ids - {tokenizer.token_to_id("Ġthe"), tokenizer.token_to_id("Ġ")})] = True
+    return mask
+
+
+def copy_weights(x: torch.Tensor, is_cast: torch.Tensor, end: int, weight: float) -> torch.Tensor:
+    """float32 (rows, tokens): `weight` for a target that repeats a cast token of its own document, else 1.
+
+    Most of the loss is free choice that no model can predict; this makes the part that can be learnt be heard.
+    """
+    document = (x == end).cumsum(1)
+    same = (x[:, :, None] == x[:, None, :]) & (document[:, :, None] == document[:, None, :])
+    repeated = torch.tril(same, -1).any(2)
+    return torch.where(repeated & is_cast[x], weight, 1.0)[:, 1:]
 
 
 def learning_rate(step: int, steps: int, peak: float, warm: int = 60, floor: float = 0.02) -> float:
@@ -71,20 +94,53 @@ def save(path: Path, **state) -> None:
     os.replace(temporary, path)
 
 
-def train_step(model: TalesModel, optimizer: torch.optim.Optimizer, x: torch.Tensor, rate: float, balance_weight: float = 0.02) -> float:
+class Team:
+    """Workers that share a batch: each computes the gradient of its rows, then all take the mean and the same step.
+
+    One thread a worker: with two threads an op the threads wait for each other hundreds of times a step, which
+    on a busy machine takes most of the time.
+    """
+
+    def __init__(self, n_workers: int, n_weights: int):
+        self.n_workers = n_workers
+        self.gradients = torch.zeros(n_workers, n_weights).share_memory_()
+        self.barrier = torch.multiprocessing.get_context("spawn").Barrier(n_workers)
+
+    def share(self, worker: int, parameters: list[torch.Tensor]) -> None:
+        if self.n_workers == 1:
+            return
+        flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])
+        self.gradients[worker, : len(flat)] = flat
+        self.barrier.wait()
+        mean, at = self.gradients[:, : len(flat)].mean(0), 0
+        for p in parameters:
+            p.grad = mean[at : at + p.numel()].view_as(p)
+            at += p.numel()
+        self.barrier.wait()
+
+
+def train_step(model, optimizer, x: torch.Tensor, rate: float, team: Team, worker: int, weights=None, balance_weight: float = 0.02) -> float:
+    """One step on this worker's rows; returns its loss in nats a token, unweighted."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-    logits, balance, _ = model(x[:, :-1])
-    loss = F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, balance, _ = model(x[:, :-1])
+    losses = F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten(), reduction="none")
+    loss = losses.mean() if weights is None else (losses * weights.flatten()).sum() / weights.sum()
     optimizer.zero_grad()
     (loss + balance_weight * balance).backward()
-    torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
+    parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    team.share(worker, parameters)
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
-    return loss.item()
+    return losses.mean().item()
 
 
-def run_float(run: Path, tokenizer: Tokenizer, steps: int, peak: float) -> None:
+def run_float(worker: int, team: Team, args: argparse.Namespace) -> None:
     """The float model, from random weights."""
+    torch.set_num_threads(1)
+    run, steps, tokenizer = args.run, args.steps, Tokenizer.from_file(str(args.run / "tokenizer.json"))
+    is_cast, end = cast_tokens(tokenizer), tokenizer.token_to_id(END_OF_TEXT)
     torch.manual_seed(SEED)
     model = TalesModel(Config(n_vocab=tokenizer.get_vocab_size()))
     optimizer = optimizer_for(model)
@@ -96,7 +152,12 @@ def run_float(run: Path, tokenizer: Tokenizer, steps: int, peak: float) -> None:
         first = state["step"]
     start, recent = time.time(), []
     for step in range(first, steps):
-        recent.append(train_step(model, optimizer, batch(tokenizer, SEED + step), learning_rate(step, steps, peak)))
+        x = batch(tokenizer, SEED + step * team.n_workers + worker)
+        # The last part of the training sees the plain loss, so that probabilities come out right.
+        weights = copy_weights(x, is_cast, end, 5.0) if step < steps * 0.75 else None
+        recent.append(train_step(model, optimizer, x, learning_rate(step, steps, args.rate), team, worker, weights))
+        if worker:
+            continue
         if (step + 1) % 50 == 0:
             report(run, "float", step + 1, sum(recent) / len(recent), start)
             recent = []
@@ -167,12 +228,11 @@ def main() -> None:
     parser.add_argument("--stage", choices=["float", "round"], required=True)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--rate", type=float, default=2e-3)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    tokenizer = Tokenizer.from_file(str(args.run / "tokenizer.json"))
-    assert tokenizer.token_to_id(END_OF_TEXT) is not None
-    {"float": run_float, "round": run_round}[args.stage](args.run, tokenizer, args.steps, args.rate)
+    n_weights = sum(p.numel() for p in TalesModel().parameters())
+    stage = {"float": run_float, "round": run_round}[args.stage]
+    torch.multiprocessing.spawn(stage, (Team(args.workers, n_weights), args), args.workers)
 
 
 if __name__ == "__main__":

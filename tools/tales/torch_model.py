@@ -78,7 +78,8 @@ class Layer(nn.Module):
     def experts(self, w, x: torch.Tensor, watch=None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x (N, n_embd) -> (output (N, n_embd), balance loss, share of slots an expert (n_expert,)). Tokens are grouped by expert."""
         c = self.c
-        logits = F.linear(x.float(), self.ffn_gate_inp)
+        with torch.autocast("cpu", enabled=False):
+            logits = F.linear(x.float(), self.ffn_gate_inp)
         probs = logits.softmax(-1)
         weights, ids = probs.topk(c.n_expert_used, -1)
         weights = weights / weights.sum(-1, keepdim=True)
@@ -135,5 +136,6 @@ class TalesModel(nn.Module):
             x = x + y.view_as(x)
             balance = balance + loss
             shares.append(share)
-        logits = F.linear(rms_norm(x, self.output_norm, c.rms_eps), embd)
-        return logits.float(), balance / c.n_layer, torch.stack(shares)
+        with torch.autocast("cpu", enabled=False):
+            logits = F.linear(rms_norm(x, self.output_norm, c.rms_eps), embd)
+        return logits, balance / c.n_layer, torch.stack(shares)
