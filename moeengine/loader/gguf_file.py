@@ -44,6 +44,9 @@ _ARRAY_DTYPES = {
     VType.FLOAT64: "<f8",
 }  # fmt: skip
 
+# The rest of a tensor entry by number of dimensions: ne, type id, offset.
+_ENTRIES = {n: struct.Struct(f"<{n}QIQ") for n in range(1, MAX_DIMS + 1)}
+
 
 class GGUFFile(TypedMetadata):
     """What the header of one file says. Holds no descriptor and no mapping.
@@ -238,17 +241,12 @@ def _read_directory(reader, file, n_tensors, shard):
 def _read_entry(reader, name):
     """(type id, row-major shape, offset from the start of the tensor data) of one tensor."""
     at = reader.pos
-    n_dims = reader.u32(f"the number of dimensions of tensor {quoted(name)}")
+    what = f"tensor {quoted(name)}"
+    n_dims = reader.u32(what)
     if not 1 <= n_dims <= MAX_DIMS:
-        raise reader.error(
-            f"{plural(n_dims, 'dimension')} in tensor {quoted(name)}", f"1 to {MAX_DIMS}", at=at
-        )
-    packed = struct.Struct(f"<{n_dims}QIQ")
-    *ne, type_id, offset = packed.unpack(
-        reader.take(packed.size, f"the entry of tensor {quoted(name)}")
-    )
+        raise reader.error(f"{plural(n_dims, 'dimension')} in {what}", f"1 to {MAX_DIMS}", at=at)
+    packed = _ENTRIES[n_dims]
+    *ne, type_id, offset = packed.unpack(reader.take(packed.size, what))
     if 0 in ne:
-        raise reader.error(
-            f"shape {tuple(ne[::-1])} of tensor {quoted(name)}", "no dimension of size 0", at=at
-        )
+        raise reader.error(f"shape {tuple(ne[::-1])} of {what}", "no dimension of size 0", at=at)
     return type_id, tuple(ne[::-1]), offset

@@ -105,7 +105,7 @@ class HeaderReader:
     def name(self, what, max_bytes):
         """The next string as a name: UTF-8, 1 to `max_bytes` bytes, no NUL."""
         at = self.pos
-        n_bytes = self.u64(f"the length of {what}")
+        n_bytes = self.u64(what)
         if not 1 <= n_bytes <= max_bytes:
             raise self.error(f"{what} of {n_bytes} bytes", f"1 to {max_bytes} bytes", at=at)
         raw = self.take(n_bytes, what)

@@ -8,10 +8,7 @@ def escaped(text):
     text = str(text)
     if len(text) > MAX_NAME_SHOWN:
         text = text[:MAX_NAME_SHOWN] + "..."
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text
-    )
+    return _printable(text)
 
 
 def quoted(name):
@@ -26,7 +23,13 @@ def at_tensor(path, name):
 
 def shown_path(path):
     """A path in full, escaped."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
+    return _printable(str(path))
+
+
+def _printable(text):
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def plural(n, noun):

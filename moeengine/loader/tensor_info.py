@@ -96,24 +96,25 @@ def check_layout(infos, *, path, data_offset, alignment, file_size):
     GGUFError   names the tensor, its byte range and the limit it breaks
     """
     for info in infos:
-        where = at_tensor(path, info.name)
         if (info.offset - data_offset) % alignment:
             raise GGUFError(
-                f"{where}: found offset {info.offset - data_offset}, expected a multiple of {alignment}"
+                f"{at_tensor(path, info.name)}: found offset {info.offset - data_offset}, "
+                f"expected a multiple of {alignment}"
             )
         if info.offset + info.n_bytes > file_size:
             raise GGUFError(
-                f"{where}: found bytes {info.offset} to {info.offset + info.n_bytes}, expected them inside the file "
-                f"of {plural(file_size, 'byte')}; the file is cut off or damaged"
+                f"{at_tensor(path, info.name)}: found bytes {info.offset} to "
+                f"{info.offset + info.n_bytes}, expected them inside the file of "
+                f"{plural(file_size, 'byte')}; the file is cut off or damaged"
             )
     in_order = sorted(infos, key=lambda info: info.offset)
     for info, following in itertools.pairwise(in_order):
         room = following.offset - info.offset
         if room < info.n_bytes:
             raise GGUFError(
-                f"{shown_path(path)}: tensors {quoted(info.name)} and {quoted(following.name)} overlap: found the "
-                f"second at byte {following.offset}, expected it at byte {info.offset + info.n_bytes} or later"
-                f"{_other_type_hint(info, room, alignment)}"
+                f"{shown_path(path)}: tensors {quoted(info.name)} and {quoted(following.name)} "
+                f"overlap: found the second at byte {following.offset}, expected it at byte "
+                f"{info.offset + info.n_bytes} or later{_other_type_hint(info, room, alignment)}"
             )
         if room > _padded(info.n_bytes, alignment) and (
             hint := _other_type_hint(info, room, alignment)

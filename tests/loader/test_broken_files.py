@@ -120,7 +120,7 @@ BROKEN = {
     "tensor name long": (raw.build([], [raw.tensor("x" * 256, [8], 0)], bytes(64)), ["tensor name", "256 bytes"]),
     "tensor name not utf-8": (raw.build([], [raw.tensor(b"\xc3(", [8], 0)], bytes(64)), ["UTF-8"]),
     "tensor name control": (raw.build([], [raw.tensor("a\nb\x1b", [0], 0)], bytes(64)), [r"'a\nb\x1b'"]),
-    "entry cut": (raw.build([], [raw.tensor("t.x", [8, 8], 0)], cut=24 + 38), ["the entry of tensor 't.x'", "cut off"]),
+    "entry cut": (raw.build([], [raw.tensor("t.x", [8, 8], 0)], cut=24 + 38), ["28 bytes for tensor 't.x'", "cut off"]),
     "rows no multiple of 32": (one_tensor(ne=(48, 2), type_id=Q.Q8_0), ["'bad.weight'", "48", "multiple of 32", "Q8_0"]),
     "rows no multiple of 256": (one_tensor(ne=(288,), type_id=Q.IQ2_XXS, data=4096), ["288", "multiple of 256", "IQ2_XXS"]),  # B035
 }  # fmt: skip
@@ -131,7 +131,7 @@ def test_refused(tmp_path, case):
     data, words = BROKEN[case]
     path = tmp_path / "broken.gguf"
     path.write_bytes(data)
-    start = time.perf_counter()
+    start = time.process_time()
     for opener in (open_gguf, ModelFile.open):
         with pytest.raises(GGUFError) as caught:
             opener(path)
@@ -141,7 +141,7 @@ def test_refused(tmp_path, case):
         assert message.isprintable(), message
         for word in words:
             assert word in message, message
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 def test_the_table_breaks_one_thing_at_a_time(tmp_path):
@@ -237,10 +237,10 @@ def test_large_claims_cost_no_memory(tmp_path):  # B011, B012
     for name, data in cases.items():
         path.write_bytes(data)
         os.truncate(path, 16 << 30)
-        start, before = time.perf_counter(), _peak_kb()
+        start, before = time.process_time(), _peak_kb()
         with pytest.raises(GGUFError, match="at most"):
             open_gguf(path)
-        assert time.perf_counter() - start < 0.2, name
+        assert time.process_time() - start < 0.2, name
         assert _peak_kb() - before < 10_000, name
 
 

@@ -98,7 +98,7 @@ def test_only_our_errors_come_out(sound, mutate):
         data = bytearray(original)
         mutate(rng, data, header_bytes)
         path.write_bytes(data)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             read_everything(path)
             opened += 1
@@ -109,7 +109,7 @@ def test_only_our_errors_come_out(sound, mutate):
             raise AssertionError(
                 f"round {i} of {mutate.__name__}: {type(err).__name__}: {err}"
             ) from err
-        assert time.perf_counter() - start < SLOWEST_S
+        assert time.process_time() - start < SLOWEST_S
     assert refused > 0, "the mutations did nothing"
 
 
