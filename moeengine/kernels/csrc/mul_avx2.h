@@ -149,12 +149,13 @@ MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_do
                 }
                 for (size_t b = 0; b < nb; b++) {
                     __m256 yd = _mm256_set1_ps(x[b0 + b].d);
-                    __m256 d = _mm256_mul_ps(_mm256_loadu_ps(s.d[b]), yd);
-                    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(avx2_row_sums(s.sum[b])), d, acc);
+                    __m256 sum = _mm256_cvtepi32_ps(avx2_row_sums(s.sum[b]));
+                    sum = _mm256_mul_ps(sum, _mm256_loadu_ps(s.d[b]));
                     if (has_min) {
-                        __m256 dmin = _mm256_mul_ps(_mm256_loadu_ps(s.dmin[b]), yd);
-                        acc = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(avx2_row_sums(s.mins[b])), dmin, acc);
+                        __m256 mins = _mm256_cvtepi32_ps(avx2_row_sums(s.mins[b]));
+                        sum = _mm256_fnmadd_ps(mins, _mm256_loadu_ps(s.dmin[b]), sum);
                     }
+                    acc = _mm256_fmadd_ps(sum, yd, acc);
                 }
             }
             avx2_store_rows(n, acc, m->out + t * m->out_stride + r0);
@@ -236,10 +237,9 @@ MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t n, 
             float *o = out + t * out_stride + 8 * h;
             __m256 yd = _mm256_set1_ps(x[t]->d), acc = _mm256_setzero_ps();
             if (!first) acc = avx2_load_rows(n - 8 * h, o);
-            acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[h][t]), _mm256_mul_ps(p[h].d, yd), acc);
-            if (kind.has_min)
-                acc = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(sums[h][t]), _mm256_mul_ps(p[h].dmin, yd), acc);
-            avx2_store_rows(n - 8 * h, acc, o);
+            __m256 sum = _mm256_mul_ps(_mm256_cvtepi32_ps(isum[h][t]), p[h].d);
+            if (kind.has_min) sum = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(sums[h][t]), p[h].dmin, sum);
+            avx2_store_rows(n - 8 * h, _mm256_fmadd_ps(sum, yd, acc), o);
         }
 }
 
