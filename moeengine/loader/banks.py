@@ -158,7 +158,7 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
 
 def layer_banks(model_file, il, *, n_embd, n_expert_used=1, n_ff_exp=None):
     """`all_banks` for one layer: a LayerBanks, or None when the layer has no experts."""
-    found = _bank_names(model_file).get(il, {})
+    found = _bank_names(model_file, prefix=f"blk.{il}.").get(il, {})
     return _layer_banks(
         model_file, il, found, n_embd=n_embd, n_expert_used=n_expert_used, n_ff_exp=n_ff_exp
     )
@@ -181,11 +181,11 @@ def _check_counts(model_file, layers, n_expert):
         )
 
 
-def _bank_names(model_file):
-    """{layer: {(tier, part): tensor name}} of every expert bank in the file."""
+def _bank_names(model_file, prefix="blk."):
+    """{layer: {(tier, part): tensor name}} of the expert banks whose names start so."""
     found = {}
     for name in model_file.tensors:
-        if match := _BANK_NAME.fullmatch(name):
+        if name.startswith(prefix) and (match := _BANK_NAME.fullmatch(name)):
             il, part, tier = match.groups()
             found.setdefault(int(il), {})[int(tier or 0), part] = name
     return found
