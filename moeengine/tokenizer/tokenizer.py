@@ -68,12 +68,12 @@ class Tokenizer:
     @property
     def eot_id(self):
         """The token that ends a turn, or None."""
-        return self._special().get("eot")
+        return self.special_ids.get("eot")
 
     @property
     def fim_ids(self):
         """Fill-in-the-middle tokens there are: "pre", "suf", "mid", "pad", "rep", "sep" -> id."""
-        special = self._special()
+        special = self.special_ids
         return {name: special[f"fim_{name}"] for name in FIM_NAMES if f"fim_{name}" in special}
 
     @property
@@ -81,10 +81,12 @@ class Tokenizer:
         """set of int: every token that ends a generation."""
         if self.has_text:
             return set(self._vocab.table.eog_ids)
-        return {self._special()[name] for name in ("eos", "eot", "eom") if name in self._special()}
+        return {self.special_ids[name] for name in ("eos", "eot", "eom") if name in self.special_ids}
 
-    def _special(self):
-        return self._vocab.table.special if self.has_text else self._vocab.special
+    @property
+    def special_ids(self):
+        """dict: "bos", "eos", "eot", "eom", "unk", "sep", "pad", "mask", "fim_pre", ... -> id, those there are."""
+        return dict(self._vocab.table.special if self.has_text else self._vocab.special)
 
     def is_special(self, token_id):
         """Whether a token is a control token: hidden in text unless asked for, and never made by plain text.

@@ -1,0 +1,193 @@
+"""Messages to token ids, by the chat template that a model file carries (or one the caller gives).
+
+What the template writes may spell control tokens; what messages say never does, whatever they contain.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from jinja2 import TemplateError, TemplateSyntaxError
+
+from moeengine.errors import ConfigError
+from moeengine.tokenizer.template_env import ChatEnvironment
+from moeengine.tokenizer.template_limits import MAX_TEMPLATE, Budget
+from moeengine.tokenizer.traced import literal, trusted_spans
+
+# Roles a template may build a control token from, as in '<|' + role + '|>'. Any other role is plain text.
+ROLES = frozenset(
+    "assistant context developer documents environment function ipython model observation system tool "
+    "tool_response tools user".split()
+)
+
+
+MAX_TOLD = 600  # characters of a template's own error message
+
+
+class Segment(NamedTuple):
+    """A stretch of a rendered chat. `trusted`: written by the template, so control tokens are read in it."""
+
+    text: str
+    trusted: bool
+
+
+class ChatTemplate:
+    """One chat template with the tokenizer it is for.
+
+    Parameters
+    ----------
+    source : str         Jinja2 text
+    tokenizer : Tokenizer
+
+    Raises
+    ------
+    ConfigError    the template is not valid
+    """
+
+    def __init__(self, source, tokenizer):
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._environment = ChatEnvironment()
+        self._environment.budget = Budget(0)
+        if len(source) > MAX_TEMPLATE:
+            raise ConfigError(f"chat template: found {len(source)} characters, expected at most {MAX_TEMPLATE}")
+        try:
+            self._template = self._environment.from_string(source)
+        except TemplateSyntaxError as error:
+            raise ConfigError(f"chat template, line {error.lineno}: {error.message}") from None
+        except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
+            raise ConfigError(f"chat template: {_told(error)}") from None
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer, name="default"):
+        """A template of the file the tokenizer was read from.
+
+        Parameters
+        ----------
+        name : str    variant, for files that carry several
+
+        Raises
+        ------
+        ConfigError    the file has none of this name, or it is not valid
+        """
+        source = tokenizer.chat_templates.get(name)
+        if source is not None:
+            return cls(source, tokenizer)
+        if not tokenizer.chat_templates:
+            raise ConfigError(
+                "the model file has no chat template (key tokenizer.chat_template), so it may not be made for chat; "
+                "generate from a plain prompt, or give a template"
+            )
+        names = ", ".join(sorted(tokenizer.chat_templates))
+        raise ConfigError(f"chat template: found no variant {name!r}, expected one of {names}")
+
+    def render(self, messages, add_generation_prompt=True, **extra):
+        """Write a conversation out.
+
+        Parameters
+        ----------
+        messages : list of dict    "role" and whatever the template reads, mostly "content"
+        add_generation_prompt : bool    end with the opening of the assistant's answer
+        extra                      further variables for the template: tools, documents, enable_thinking, ...
+
+        Returns
+        -------
+        list of Segment    in order; together they are the text
+
+        Raises
+        ------
+        ConfigError    a message has no role, the template refuses the conversation (its own words are given) or uses
+                       more than `template_limits` allows
+        """
+        text = self._rendered(messages, add_generation_prompt, extra)
+        segments, at = [], 0
+        for start, end in trusted_spans(text):
+            segments += [Segment(text[at:start], False), Segment(text[start:end], True)]
+            at = end
+        segments.append(Segment(text[at:], False))
+        return [Segment(str.__str__(s.text), s.trusted) for s in segments if s.text]
+
+    def encode(self, messages, add_generation_prompt=True, **extra):
+        """Ids of a conversation, with exactly one BOS when the vocabulary or the template wants one.
+
+        Parameters, errors: as `render`, and those of `Tokenizer.encode`.
+
+        Returns
+        -------
+        list of int
+        """
+        text = self._rendered(messages, add_generation_prompt, extra)
+        ids = self._tokenizer.encode_spans(str.__str__(text), trusted_spans(text))
+        bos = self._tokenizer.bos_id
+        n_bos = next((i for i, token_id in enumerate(ids) if token_id != bos), len(ids))
+        wanted = bos is not None and (n_bos > 0 or self._tokenizer.add_bos)
+        return [bos] * wanted + ids[n_bos:]
+
+    def _rendered(self, messages, add_generation_prompt, extra):
+        counter = _Counter()
+        variables = {
+            "tools": None,
+            "documents": None,
+            **self._special_texts(),
+            **{name: counter.plain(value, name) for name, value in extra.items()},
+            "messages": counter.messages(messages),
+            "add_generation_prompt": bool(add_generation_prompt),
+        }
+        with self._lock:
+            environment = self._environment
+            environment.budget = Budget(counter.n_chars)
+            try:
+                context = self._template.new_context(variables)
+                return environment.concatenated(self._template.root_render_func(context))
+            except Exception as error:
+                raise ConfigError(f"chat template: {_told(error)}") from error
+
+    def _special_texts(self):
+        tokenizer = self._tokenizer
+        texts = {}
+        for name in ("bos", "eos", "unk", "pad"):
+            token_id = tokenizer.special_ids.get(name)
+            texts[f"{name}_token"] = literal("" if token_id is None else tokenizer.token_text(token_id))
+        return texts
+
+
+class _Counter:
+    """Copies what a caller gives into plain containers and strings, and counts the characters."""
+
+    def __init__(self):
+        self.n_chars = 0
+
+    def messages(self, messages):
+        if isinstance(messages, (str, Mapping)) or not hasattr(messages, "__iter__"):
+            raise ConfigError(f"messages: found {type(messages).__name__}, expected a list of mappings")
+        return [self._message(message, i) for i, message in enumerate(messages)]
+
+    def _message(self, message, i):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ConfigError(f"message {i}: found no role, expected a mapping with 'role' and 'content'")
+        message = self.plain(message, f"message {i}")
+        if message["role"] in ROLES:
+            message["role"] = literal(message["role"])
+        return message
+
+    def plain(self, value, where, depth=0):
+        if depth > 64:
+            raise ConfigError(f"{where}: found more than 64 levels, expected fewer")
+        if isinstance(value, str):
+            self.n_chars += len(value)
+            return str.__str__(value)
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, Mapping):
+            return {self.plain(k, where, depth + 1): self.plain(v, where, depth + 1) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.plain(item, where, depth + 1) for item in value]
+        raise ConfigError(f"{where}: found {type(value).__name__}, expected text, numbers, lists and mappings")
+
+
+def _told(error):
+    """What an exception says, as the end of a sentence."""
+    if isinstance(error, RecursionError):
+        return "too deeply nested"
+    text = str(error)[:MAX_TOLD] or type(error).__name__
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
