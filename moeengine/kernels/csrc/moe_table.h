@@ -102,7 +102,7 @@ typedef struct moe_isa {
     moe_type types[MOE_TYPE_MAX]; /* index: ggml type id */
     moe_x x[MOE_X_COUNT];
 
-    /* y = x / rms(x) * w ; w may be NULL. y may be x. mean of squares in 16 partial sums as above. */
+    /* y = x / rms(x) * w ; w may be NULL. y may be x. the mean of squares is summed in double. */
     void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y);
     /* y = a + b ; y may be a or b */
     void (*add)(size_t n, const float *a, const float *b, float *y);

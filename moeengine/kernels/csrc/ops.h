@@ -2,13 +2,22 @@
  * simd/<isa>.h, so every instruction set gives the same bytes. */
 #include "simd/math.h"
 
-static void rms_norm(size_t n, const float *x, const float *w, float eps, float *y) {
-    v16f acc = v16_zero();
-    for (size_t i = 0; i < n; i += 16) {
-        v16f v = n - i >= 16 ? v16_load(x + i) : v16_load_n(x + i, n - i);
-        acc = v16_madd(v, v, acc);
+/* The squares are float32, their sum is double: long rows lose nothing, and the order hardly matters. */
+static double sum_of_squares(size_t n, const float *x) {
+    double part[16] = {0};
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        for (size_t l = 0; l < 16; l++) part[l] += (double)(x[i + l] * x[i + l]);
     }
-    float mean = v16_hsum(acc) / (float)n;
+    for (; i < n; i++) part[i % 16] += (double)(x[i] * x[i]);
+    for (size_t half = 8; half > 0; half /= 2) {
+        for (size_t l = 0; l < half; l++) part[l] += part[l + half];
+    }
+    return part[0];
+}
+
+static void rms_norm(size_t n, const float *x, const float *w, float eps, float *y) {
+    float mean = (float)(sum_of_squares(n, x) / (double)n);
     v16f inv = v16_set1(1.0f / __builtin_sqrtf(mean + eps));
     for (size_t i = 0; i < n; i += 16) {
         size_t m = n - i;
@@ -78,8 +87,8 @@ static void rope_halves(size_t half, const float *cs, float *lo, float *hi) {
         v16f t1 = m > 8 ? v16_load_n(cs + 2 * i + 16, 2 * m - 16) : t0;
         v16f c = v16_even(t0, t1), s = v16_odd(t0, t1);
         v16f a = v16_load_n(lo + i, m), b = v16_load_n(hi + i, m);
-        v16_store_n(lo + i, v16_sub(v16_mul(a, c), v16_mul(b, s)), m);
-        v16_store_n(hi + i, v16_add(v16_mul(b, c), v16_mul(a, s)), m);
+        v16_store_n(lo + i, v16_madd(a, c, v16_sub(v16_zero(), v16_mul(b, s))), m);
+        v16_store_n(hi + i, v16_madd(a, s, v16_mul(b, c)), m);
     }
 }
 
