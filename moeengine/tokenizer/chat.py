@@ -7,13 +7,16 @@ import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import gguf
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from moeengine.errors import ConfigError
+from moeengine.tokenizer.source import metadata_of
 from moeengine.tokenizer.template_env import ChatEnvironment
 from moeengine.tokenizer.template_limits import MAX_TEMPLATE, Budget
 from moeengine.tokenizer.traced import literal, trusted_spans
 
+KEYS = gguf.Keys.Tokenizer
 # Roles a template may build a control token from, as in '<|' + role + '|>'. Any other role is plain text.
 ROLES = frozenset(
     "assistant context developer documents environment function ipython model observation system tool "
@@ -59,26 +62,28 @@ class ChatTemplate:
             raise ConfigError(f"chat template: {_told(error)}") from None
 
     @classmethod
-    def from_tokenizer(cls, tokenizer, name="default"):
-        """A template of the file the tokenizer was read from.
+    def from_gguf(cls, file, tokenizer, *, name="default"):
+        """The template that a model file carries.
 
         Parameters
         ----------
+        file : path of a file, shard or folder; or an open GGUFFile or ModelFile
         name : str    variant, for files that carry several
 
         Raises
         ------
         ConfigError    the file has none of this name, or it is not valid
+        GGUFError      the file is not sound
         """
-        source = tokenizer.chat_templates.get(name)
-        if source is not None:
-            return cls(source, tokenizer)
-        if not tokenizer.chat_templates:
+        templates = chat_templates(metadata_of(file))
+        if name in templates:
+            return cls(templates[name], tokenizer)
+        if not templates:
             raise ConfigError(
-                "the model file has no chat template (key tokenizer.chat_template), so it may not be made for chat; "
-                "generate from a plain prompt, or give a template"
+                f"the model file has no chat template (key {KEYS.CHAT_TEMPLATE}), so it may not be made for chat; "
+                f"generate from a plain prompt, or give a template"
             )
-        names = ", ".join(sorted(tokenizer.chat_templates))
+        names = ", ".join(sorted(templates))
         raise ConfigError(f"chat template: found no variant {name!r}, expected one of {names}")
 
     def render(self, messages, add_generation_prompt=True, **extra):
@@ -149,6 +154,17 @@ class ChatTemplate:
             token_id = tokenizer.special_ids.get(name)
             texts[f"{name}_token"] = literal("" if token_id is None else tokenizer.token_text(token_id))
         return texts
+
+
+def chat_templates(file):
+    """The templates of an open file: variant name -> text; "default" is the one without a name."""
+    default = file.get_str(KEYS.CHAT_TEMPLATE, None)
+    templates = {} if default is None else {"default": default}
+    for name in file.get_array(KEYS.CHAT_TEMPLATES, (), kind="str"):
+        text = file.get_str(KEYS.CHAT_TEMPLATE_N.format(name=name), None)
+        if text is not None:
+            templates[name] = text
+    return templates
 
 
 class _Counter:

@@ -7,12 +7,9 @@ used. A file without a usable vocabulary still gives a Tokenizer, for which only
 import threading
 
 from moeengine.errors import ConfigError
-from moeengine.loader.gguf_file import open_gguf
-from moeengine.loader.metadata import TypedMetadata
-from moeengine.loader.open_file import absolute
-from moeengine.loader.shards import COUNT_KEY, model_in_folder, shard_paths
 from moeengine.tokenizer.model import TextModel, ends_added
 from moeengine.tokenizer.pre import pre_tokenizer
+from moeengine.tokenizer.source import metadata_of
 from moeengine.tokenizer.specials import SpecialCutter, special_tokens
 from moeengine.tokenizer.stream import TextStream
 from moeengine.tokenizer.vocab import Vocab
@@ -28,7 +25,6 @@ class Tokenizer:
     n_vocab : int              tokens; 0 when the file does not say
     bos_id, eos_id : int or None
     add_bos, add_eos : bool    what `encode(add_special=True)` adds
-    chat_templates : dict      variant name -> template text; "default" is the one without a name
     """
 
     def __init__(self, file, *, force_pre=None):
@@ -42,7 +38,6 @@ class Tokenizer:
         self.bos_id = self._vocab.special.get("bos")
         self.eos_id = self._vocab.special.get("eos")
         self.add_bos, self.add_eos = ends_added(self._vocab, force_pre)
-        self.chat_templates = self._vocab.chat_templates
 
     @classmethod
     def from_gguf(cls, file, *, force_pre=None):
@@ -58,7 +53,7 @@ class Tokenizer:
         GGUFError           the file or one of its tokenizer keys is not sound
         UnsupportedError    `force_pre` is not known
         """
-        return cls(file if isinstance(file, TypedMetadata) else _open(file), force_pre=force_pre)
+        return cls(metadata_of(file), force_pre=force_pre)
 
     @property
     def has_text(self):
@@ -224,13 +219,3 @@ def _check_text(text):
         text.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"text: found a lone surrogate at {error.start}, expected valid Unicode") from None
-
-
-def _open(path):
-    """The header of the file that holds the vocabulary: of a set, the first shard."""
-    path = absolute(path)
-    if path.is_dir():
-        path = model_in_folder(path)
-    file = open_gguf(path, tensors=False)
-    first = shard_paths(path, file.get_int(COUNT_KEY, 0, lo=0))[0]
-    return file if first == path else open_gguf(first, tensors=False)

@@ -40,7 +40,6 @@ class Vocab:
     special : dict           "bos", "eos", "eot", ... -> id; only those the file names
     add_bos, add_eos : bool or None   None: the file does not say
     add_space_prefix : bool or None
-    chat_templates : dict    variant name -> template; "default" is the one without a name
 
     Raises
     ------
@@ -61,7 +60,6 @@ class Vocab:
         self.add_bos = file.get_bool(KEYS.ADD_BOS, None)
         self.add_eos = file.get_bool(KEYS.ADD_EOS, None)
         self.add_space_prefix = file.get_bool(KEYS.ADD_PREFIX, None)
-        self.chat_templates = _chat_templates(file)
 
     @cached_property
     def table(self):
@@ -148,13 +146,3 @@ def _special_ids(file, vocab):
             if default <= top and vocab.kinds[default] in (Kind.CONTROL, Kind.UNKNOWN):
                 found.setdefault(name, default)
     return found
-
-
-def _chat_templates(file):
-    default = file.get_str(KEYS.CHAT_TEMPLATE, None)
-    templates = {} if default is None else {"default": default}
-    for name in file.get_array(KEYS.CHAT_TEMPLATES, (), kind="str"):
-        text = file.get_str(KEYS.CHAT_TEMPLATE_N.format(name=name), None)
-        if text is not None:
-            templates[name] = text
-    return templates
