@@ -19,14 +19,6 @@
 MOE_INLINE __m256i avx2_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 MOE_INLINE __m256i avx2_dword(const void *p) { return _mm256_set1_epi32((int32_t)moe_load_u32(p)); }
 
-/* four times 8 bytes */
-MOE_INLINE __m256i avx2_rows8(const void *a, const void *b, const void *c, const void *d) {
-    __m128i lo = _mm_loadl_epi64((const __m128i *)a), hi = _mm_loadl_epi64((const __m128i *)c);
-    lo = _mm_unpacklo_epi64(lo, _mm_loadl_epi64((const __m128i *)b));
-    hi = _mm_unpacklo_epi64(hi, _mm_loadl_epi64((const __m128i *)d));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
-}
-
 /* lane r = sum of the lanes of v[r] */
 MOE_INLINE __m256i avx2_row_sums(const __m256i *v) {
     __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));

@@ -135,34 +135,65 @@ MOE_DERIVE_GROUPS(NVFP4, 16)
 
 /* ---- float types ---- */
 
-typedef float moe_load(const void *row, size_t i);
+typedef v16f moe_load16(const void *row, size_t k, size_t n);
 
-MOE_INLINE void moe_dequantize_floats(size_t n, const void *w, float *y, moe_load *load) {
-    for (size_t i = 0; i < n; i++) y[i] = load(w, i);
+#if MOE_SIMD_AVX512
+#define MOE_FLOAT_TILE 4 /* rows of weights and of activations multiplied at a time: 32 registers */
+#else
+#define MOE_FLOAT_TILE 2
+#endif
+#define MOE_FLOAT_X_BLOCK 32 /* activation rows that pass all weights at a time: they stay in L2 */
+
+MOE_INLINE void moe_dequantize_floats(size_t n, const void *w, float *y, moe_load16 *load) {
+    for (size_t k = 0; k < n; k += 16) v16_store_n(y + k, load(w, k, n - k < 16 ? n - k : 16), n - k < 16 ? n - k : 16);
 }
 
-MOE_INLINE void moe_mul_floats(const moe_mul *m, moe_load *load) {
-    for (size_t r = 0; r < m->n_rows; r++) {
-        const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride;
-        for (size_t t = 0; t < m->n_x; t++) {
-            const float *x = (const float *)((const uint8_t *)m->x + t * m->x_stride);
-            v16f acc = v16_zero();
-            for (size_t k = 0; k < m->n_in; k += 16) {
-                size_t n = m->n_in - k < 16 ? m->n_in - k : 16;
-                float lane[16] = {0};
-                for (size_t i = 0; i < n; i++) lane[i] = load(w, k + i);
-                acc = v16_madd(v16_load(lane), v16_load_n(x + k, n), acc);
-            }
-            m->out[t * m->out_stride + r] = v16_hsum(acc);
+/* nr rows from r on, nt activation rows from t on; both 1 or more */
+MOE_INLINE void moe_tile_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt, moe_load16 *load) {
+    const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride, *x = (const uint8_t *)m->x + t * m->x_stride;
+    v16f acc[4][4];
+    for (size_t i = 0; i < nr; i++)
+        for (size_t j = 0; j < nt; j++) acc[i][j] = v16_zero();
+    size_t k = 0;
+    for (; k + 16 <= m->n_in; k += 16) {
+        v16f wk[4];
+        for (size_t i = 0; i < nr; i++) wk[i] = load(w + i * m->w_stride, k, 16);
+        for (size_t j = 0; j < nt; j++) {
+            v16f xk = v16_load((const float *)(x + j * m->x_stride) + k);
+            for (size_t i = 0; i < nr; i++) acc[i][j] = v16_madd(wk[i], xk, acc[i][j]);
         }
+    }
+    for (size_t i = 0; i < nr; i++)
+        for (size_t j = 0; j < nt; j++) {
+            size_t n = m->n_in - k;
+            const float *xk = (const float *)(x + j * m->x_stride) + k;
+            if (n) acc[i][j] = v16_madd(load(w + i * m->w_stride, k, n), v16_load_n(xk, n), acc[i][j]);
+            m->out[(t + j) * m->out_stride + r + i] = v16_hsum(acc[i][j]);
+        }
+}
+
+/* activation rows t .. t1-1 with nr rows of weights from r on */
+MOE_INLINE void moe_rows_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t t1, moe_load16 *load) {
+    for (; t + MOE_FLOAT_TILE <= t1; t += MOE_FLOAT_TILE) moe_tile_floats(m, r, nr, t, MOE_FLOAT_TILE, load);
+    for (; t < t1; t++) moe_tile_floats(m, r, nr, t, 1, load);
+}
+
+MOE_INLINE void moe_mul_floats(const moe_mul *m, moe_load16 *load) {
+    for (size_t t = 0; t < m->n_x; t += MOE_FLOAT_X_BLOCK) {
+        size_t t1 = m->n_x - t < MOE_FLOAT_X_BLOCK ? m->n_x : t + MOE_FLOAT_X_BLOCK, r = 0;
+        if (m->n_x == 1) /* one activation row leaves registers for more rows of weights */
+            for (; r + 4 <= m->n_rows; r += 4) moe_tile_floats(m, r, 4, 0, 1, load);
+        for (; r + MOE_FLOAT_TILE <= m->n_rows; r += MOE_FLOAT_TILE)
+            moe_rows_floats(m, r, MOE_FLOAT_TILE, t, t1, load);
+        for (; r < m->n_rows; r++) moe_rows_floats(m, r, 1, t, t1, load);
     }
 }
 
 #define MOE_DERIVE_FLOAT(NAME)                                             \
     static void dequantize_row_##NAME(size_t n, const void *w, float *y) { \
-        moe_dequantize_floats(n, w, y, load_##NAME);                       \
+        moe_dequantize_floats(n, w, y, load16_##NAME);                     \
     }                                                                      \
-    static void mul_mat_##NAME(const moe_mul *m) { moe_mul_floats(m, load_##NAME); }
+    static void mul_mat_##NAME(const moe_mul *m) { moe_mul_floats(m, load16_##NAME); }
 
 MOE_DERIVE_FLOAT(F32)
 MOE_DERIVE_FLOAT(F16)

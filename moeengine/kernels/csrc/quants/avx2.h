@@ -1,6 +1,7 @@
 /* Products of this instruction set's own: included by all.h for AVX2 without AVX-512. */
 #include "../mul_avx2.h"
 #include "../mul_avx2_groups.h"
+#include "../mul_avx2_grids.h"
 
 #include "small_avx2.h"
 #include "q4_K_avx2.h"
@@ -8,19 +9,22 @@
 #include "q6_K_avx2.h"
 #include "q2_K_avx2.h"
 #include "q3_K_avx2.h"
+#include "iq4_xs_avx2.h"
 #include "iq2_xxs_avx2.h"
+#include "iq2_xs_avx2.h"
+#include "iq2_s_avx2.h"
+#include "iq3_xxs_avx2.h"
+#include "iq3_s_avx2.h"
 
-/* largest q + off: IQ2 86, IQ3_XXS 124, IQ3_S 30, IQ1 18, ternary 3; IQ4_XS is signed */
-AVX2_MUL_ANY_256(IQ2_XS, 1, 43)
-AVX2_MUL_ANY_256(IQ2_S, 1, 43)
-AVX2_MUL_ANY_256(IQ3_XXS, 1, 62)
-AVX2_MUL_ANY_256(IQ3_S, 4, 15)
-AVX2_MUL_ANY_256(IQ4_XS, 0, 0)
+/* the rest by their `unpack`; largest q + off: 18 and 3 */
 AVX2_MUL_ANY_256(IQ1_S, 4, 9)
 AVX2_MUL_ANY_256(IQ1_M, 4, 9)
 AVX2_MUL_ANY_256(TQ1_0, 4, 1)
 AVX2_MUL_ANY_256(TQ2_0, 4, 1)
 
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Winitializer-overrides"
+#endif
 #define AVX2_OWN(id, NAME) [id].mul_mat = mul_mat_avx2_##NAME,
 #define MOE_TYPES_OWN                                                                                        \
     AVX2_OWN(2, Q4_0) AVX2_OWN(3, Q4_1) AVX2_OWN(6, Q5_0) AVX2_OWN(7, Q5_1) AVX2_OWN(8, Q8_0)                \

@@ -3,6 +3,15 @@ typedef struct MOE_PACKED {
     uint8_t bytes[2];
 } block_BF16;
 
-MOE_INLINE float load_BF16(const void *row, size_t i) {
-    return f32_from_bits((uint32_t)moe_load_u16((const uint8_t *)row + 2 * i) << 16);
+typedef uint16_t moe_v16u16 __attribute__((vector_size(32)));
+typedef uint32_t moe_v16u32 __attribute__((vector_size(64)));
+
+/* weights k .. k+n-1 of a row in the first n (0 .. 16) lanes, the others 0 */
+MOE_INLINE v16f load16_BF16(const void *row, size_t k, size_t n) {
+    moe_v16u16 half = {0};
+    memcpy(&half, (const uint8_t *)row + 2 * k, 2 * n);
+    moe_v16u32 bits = __builtin_convertvector(half, moe_v16u32) << 16;
+    v16f value;
+    memcpy(&value, &bits, 64);
+    return value;
 }

@@ -3,4 +3,9 @@ typedef struct MOE_PACKED {
     uint8_t bytes[2];
 } block_F16;
 
-MOE_INLINE float load_F16(const void *row, size_t i) { return moe_load_half((const uint8_t *)row + 2 * i); }
+/* weights k .. k+n-1 of a row in the first n (0 .. 16) lanes, the others 0 */
+MOE_INLINE v16f load16_F16(const void *row, size_t k, size_t n) {
+    uint16_t lane[16] = {0};
+    memcpy(lane, (const uint8_t *)row + 2 * k, 2 * n);
+    return v16_load_f16(lane);
+}

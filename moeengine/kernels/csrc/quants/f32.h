@@ -3,6 +3,9 @@ typedef struct MOE_PACKED {
     uint8_t bytes[4];
 } block_F32;
 
-MOE_INLINE float load_F32(const void *row, size_t i) {
-    return f32_from_bits(moe_load_u32((const uint8_t *)row + 4 * i));
+/* weights k .. k+n-1 of a row in the first n (0 .. 16) lanes, the others 0 */
+MOE_INLINE v16f load16_F32(const void *row, size_t k, size_t n) {
+    float lane[16] = {0};
+    memcpy(lane, (const uint8_t *)row + 4 * k, 4 * n);
+    return v16_load(lane);
 }

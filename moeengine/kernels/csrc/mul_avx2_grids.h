@@ -1,0 +1,88 @@
+/* Matrix products on AVX2 of the types whose weights are grid values with signs; the plan is that of
+ * mul_avx2.h.
+ *
+ * A type gives `grid_avx2_NAME`: sub-block g (0 .. 7) of a block, 32 weights. */
+#ifndef MOE_MUL_AVX2_GRIDS_H
+#define MOE_MUL_AVX2_GRIDS_H
+#include "mul_avx2.h"
+
+typedef struct avx2_grid { /* 32 weights: q = values * signs */
+    __m256i values; /* bytes, 0 .. off */
+    __m256i signs;  /* bytes, 1 or -1 */
+    int16_t sc[2];  /* of the first and the second 16 */
+} avx2_grid;
+typedef avx2_grid avx2_grid32(const void *block, size_t g);
+
+/* four bytes each of 8 places */
+MOE_INLINE __m256i avx2_grid4(const uint8_t (*grid)[4], const uint16_t *i) {
+    return _mm256_setr_epi32((int)moe_load_u32(grid[i[0]]), (int)moe_load_u32(grid[i[1]]),
+                             (int)moe_load_u32(grid[i[2]]), (int)moe_load_u32(grid[i[3]]),
+                             (int)moe_load_u32(grid[i[4]]), (int)moe_load_u32(grid[i[5]]),
+                             (int)moe_load_u32(grid[i[6]]), (int)moe_load_u32(grid[i[7]]));
+}
+
+/* eight bytes each of 4 places */
+MOE_INLINE __m256i avx2_grid8(const void *a, const void *b, const void *c, const void *d) {
+    __m128i lo = _mm_loadl_epi64((const __m128i *)a), hi = _mm_loadl_epi64((const __m128i *)c);
+    lo = _mm_unpacklo_epi64(lo, _mm_loadl_epi64((const __m128i *)b));
+    hi = _mm_unpacklo_epi64(hi, _mm_loadl_epi64((const __m128i *)d));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
+}
+
+/* 4 x 7 sign bits */
+MOE_INLINE __m256i avx2_signs7(uint32_t bits) {
+    return avx2_grid8(moe_signs7_bytes[bits & 127], moe_signs7_bytes[bits >> 7 & 127],
+                      moe_signs7_bytes[bits >> 14 & 127], moe_signs7_bytes[bits >> 21 & 127]);
+}
+
+/* 4 x 8 sign bits */
+MOE_INLINE __m256i avx2_signs8(const uint8_t *bits) {
+    return avx2_grid8(moe_signs8[bits[0]], moe_signs8[bits[1]], moe_signs8[bits[2]], moe_signs8[bits[3]]);
+}
+
+MOE_INLINE avx2_part avx2_dot_grids(const void *block, const block_x_q8_K *x, float d, avx2_grid32 *grid32) {
+    __m256i sum = _mm256_setzero_si256();
+    for (size_t g = 0; g < 8; g++) {
+        avx2_grid u = grid32(block, g);
+        __m256i p = _mm256_maddubs_epi16(u.values, _mm256_sign_epi8(avx2_load(x->q + 32 * g), u.signs));
+        __m256i sc = _mm256_setr_m128i(_mm_set1_epi16(u.sc[0]), _mm_set1_epi16(u.sc[1]));
+        sum = AVX2_SCALED(sum, p, sc);
+    }
+    return (avx2_part){sum, _mm256_setzero_si256(), d, 0.0f};
+}
+
+MOE_INLINE void avx2_panel_grids(const uint8_t *const *row, int group, int off, avx2_grid32 *grid32, avx2_panel *p) {
+    uint8_t q[8][256];
+    const uint8_t *q_row[8];
+    int16_t sc[16][8][2], sum[8][8][2];
+    for (size_t r = 0; r < 8; r++) {
+        q_row[r] = q[r];
+        for (size_t g = 0; g < 8; g++) {
+            avx2_grid u = grid32(row[r], g);
+            __m256i v = _mm256_add_epi8(_mm256_sign_epi8(u.values, u.signs), _mm256_set1_epi8((char)off));
+            _mm256_storeu_si256((__m256i *)(q[r] + 32 * g), v);
+            for (size_t i = 0; i < 32 / (size_t)group; i++) {
+                size_t at = g * (32 / (size_t)group) + i;
+                sc[at][r][0] = sc[at][r][1] = u.sc[i];
+                sum[at / 2][r][at % 2] = (int16_t)(-off * u.sc[i]);
+            }
+        }
+    }
+    for (size_t j = 0; j < 64; j += 4) avx2_columns(q_row, 4 * j, p->u + j);
+    memcpy(p->sc, sc, (size_t)(256 / group) * sizeof *sc);
+    memcpy(p->sum, sum, (size_t)(128 / group) * sizeof *sum);
+}
+
+/* mul_mat_avx2_NAME from grid_avx2_NAME; d_factor: what the fp16 d is multiplied with */
+#define AVX2_MUL_GRIDS(NAME, group, steps, off, d_factor)                                           \
+    MOE_INLINE avx2_part dot_avx2_##NAME(const void *block, const block_x_q8_K *x) {                \
+        float d = moe_load_half((const uint8_t *)block + offsetof(block_##NAME, d)) * (d_factor);   \
+        return avx2_dot_grids(block, x, d, grid_avx2_##NAME);                                       \
+    }                                                                                               \
+    MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {                   \
+        avx2_panel_grids(row, group, off, grid_avx2_##NAME, p);                                     \
+        p->d = _mm256_mul_ps(avx2_halves(row, offsetof(block_##NAME, d)), _mm256_set1_ps(d_factor)); \
+    }                                                                                               \
+    AVX2_MUL_256(NAME, group, steps, 1)
+
+#endif
