@@ -5,11 +5,14 @@
 #include "attention_block.h"
 
 enum { STATE_MAX = 0, STATE_SUM = 1, STATE_VALUES = 16 };
-/* From this many rows on a tile is converted to f32 first. */
-enum { ATTN_CONVERT_ROWS = 4 * ATTN_ROWS };
+enum {
+    ATTN_CONVERT_ROWS = 4 * ATTN_ROWS, /* from this many rows on a tile is converted to f32 first */
+    ATTN_CHUNK_ROWS = 512,             /* rows whose queries and states fit into L2 */
+};
 
 static size_t attn_scratch_bytes(size_t n_q, size_t head_dim_k, size_t head_dim_v) {
     size_t state = moe_attn_partial_floats(head_dim_v);
+    if (n_q > ATTN_CHUNK_ROWS) n_q = ATTN_CHUNK_ROWS;
     size_t tiles = MOE_KV_TILE * (ATTN_ROWS + head_dim_k + state);
     return sizeof(float) * (tiles + 2 * n_q * state);
 }
@@ -19,8 +22,8 @@ typedef struct attn_scratch {
     float *score; /* (ATTN_ROWS, MOE_KV_TILE) */
     float *k;     /* (head_dim_k, MOE_KV_TILE) */
     float *v;     /* (MOE_KV_TILE, head_dim_v padded to 16) */
-    float *sum;   /* n_q states: all segments so far */
-    float *part;  /* n_q states: this segment */
+    float *sum;   /* a state for each row of a chunk: all segments so far */
+    float *part;  /* the same: this segment */
 } attn_scratch;
 
 static attn_scratch cut_scratch(const moe_attn *a) {
@@ -29,7 +32,8 @@ static attn_scratch cut_scratch(const moe_attn *a) {
     w.k = w.score + ATTN_ROWS * MOE_KV_TILE;
     w.v = w.k + a->head_dim_k * MOE_KV_TILE;
     w.sum = w.v + MOE_KV_TILE * moe_attn_partial_floats(a->head_dim_v);
-    w.part = w.sum + a->n_q * moe_attn_partial_floats(a->head_dim_v);
+    size_t n_rows = a->n_q < ATTN_CHUNK_ROWS ? a->n_q : ATTN_CHUNK_ROWS;
+    w.part = w.sum + n_rows * moe_attn_partial_floats(a->head_dim_v);
     return w;
 }
 
@@ -145,8 +149,10 @@ static void attend_segment(const moe_attn *a, size_t segment, attn_scratch w, fl
             n_rows += t.hi > 0;
         }
         if (n_rows == 0) continue;
-        attn_tile k = {a->k + pos / MOE_KV_TILE * a->k_tile_stride, MOE_KV_TILE, NULL, MOE_KV_TILE};
-        attn_tile v = {a->v + pos * a->v_stride, a->v_stride, NULL, 0};
+        attn_tile k = {.f16 = a->k + pos / MOE_KV_TILE * a->k_tile_stride, .f16_stride = MOE_KV_TILE,
+                       .ahead = a->k_tile_stride, .f32_stride = MOE_KV_TILE};
+        attn_tile v = {.f16 = a->v + pos * a->v_stride, .f16_stride = a->v_stride,
+                       .ahead = a->v_stride * MOE_KV_TILE};
         if (n_rows >= ATTN_CONVERT_ROWS) convert_tile(a, n_keys, w, &k, &v);
         for (size_t i = 0; i < a->n_q; i += ATTN_ROWS) {
             int block = a->n_q - i < ATTN_ROWS ? (int)(a->n_q - i) : ATTN_ROWS;
@@ -182,7 +188,7 @@ static void finish_row(const moe_attn *a, size_t i, const float *state) {
     scale_row(a->head_dim_v, shrink / sum, state + STATE_VALUES, a->out[i]);
 }
 
-static void attention(const moe_attn *a) {
+static void attend_chunk(const moe_attn *a) {
     const size_t stride = moe_attn_partial_floats(a->head_dim_v);
     const attn_scratch w = cut_scratch(a);
     size_t begin = SIZE_MAX, end = 0;
@@ -200,6 +206,19 @@ static void attention(const moe_attn *a) {
         }
     }
     for (size_t i = 0; i < a->n_q; i++) finish_row(a, i, w.sum + i * stride);
+}
+
+static void attention(const moe_attn *a) {
+    for (size_t i = 0; i < a->n_q; i += ATTN_CHUNK_ROWS) {
+        moe_attn chunk = *a;
+        chunk.n_q = a->n_q - i < ATTN_CHUNK_ROWS ? a->n_q - i : ATTN_CHUNK_ROWS;
+        chunk.q += i;
+        chunk.out += i;
+        chunk.n_kv += i;
+        if (a->kv_begin) chunk.kv_begin += i;
+        if (a->sink) chunk.sink += i;
+        attend_chunk(&chunk);
+    }
 }
 
 static void attention_segment(const moe_attn *a, size_t segment, float *partial) {
