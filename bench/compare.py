@@ -106,22 +106,36 @@ def _measure(clients, name, n, command, tokens, a):
 
 
 def _check(clients, a):
-    """Compare logits and greedy tokens of the first engine with each other one."""
-    tokens, saved = _tokens(CHECK_TOKENS, a, seed=11), []
-    with tempfile.TemporaryDirectory() as folder:
-        for client in clients:
-            path = os.path.join(folder, client.name + ".npy")
-            client.do("logits", tokens=tokens, save_to=path)
-            saved.append(np.load(path))
+    """Compare logits and greedy tokens of the first engine with each other one.
+
+    Each engine is also compared with itself, whole prompt against one token at a time: random
+    weights enlarge a last-bit difference, and no two engines can be closer than one is to itself.
+    """
+    tokens = _tokens(CHECK_TOKENS, a, seed=11)
+    whole, single = ([_logits(c, tokens, ubatch) for c in clients] for ubatch in (None, 1))
+    for client, x, y in zip(clients, whole, single):
+        print(f"{client.name} whole against one by one: {_words(difference(x, y))}")
     texts = [client.do("greedy", tokens=tokens[:8], n=a.greedy) for client in clients]
-    for client, theirs, text in zip(clients[1:], saved[1:], texts[1:]):
-        d = difference(theirs, saved[0])
+    for client, theirs, text in zip(clients[1:], whole[1:], texts[1:]):
         same = next((i for i, (x, y) in enumerate(zip(texts[0], text)) if x != y), a.greedy)
         print(
-            f"{clients[0].name} against {client.name}, {CHECK_TOKENS} positions: KL median "
-            f"{d['kl_median']:.1e} max {d['kl_max']:.1e}, NMSE max {d['nmse_max']:.1e}, same arg-max "
-            f"{100 * d['same_argmax']:.0f} %; first {same} of {a.greedy} greedy tokens equal"
+            f"{clients[0].name} against {client.name}: {_words(difference(theirs, whole[0]))}; "
+            f"first {same} of {a.greedy} greedy tokens equal"
         )
+
+
+def _logits(client, tokens, ubatch):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "logits.npy")
+        client.do("logits", tokens=tokens, save_to=path, ubatch=ubatch)
+        return np.load(path)
+
+
+def _words(d) -> str:
+    return (
+        f"KL median {d['kl_median']:.1e} max {d['kl_max']:.1e}, NMSE max {d['nmse_max']:.1e}, "
+        f"same arg-max {100 * d['same_argmax']:.0f} %"
+    )
 
 
 def difference(ref, got) -> dict[str, float]:

@@ -40,9 +40,9 @@ class Ours:
         self.session.rewind(depth)
         return seconds
 
-    def logits(self, tokens, save_to):
-        """Save float32 (T, V) logits of every position to a .npy file."""
-        np.save(save_to, np.asarray(self.engine.logits(tokens)))
+    def logits(self, tokens, save_to, ubatch=None):
+        """Save float32 (T, V) logits of every position, fed `ubatch` at a time, to a .npy file."""
+        np.save(save_to, np.asarray(self.engine.logits(tokens, ubatch)))
 
     def greedy(self, tokens, n):
         """Ids of the `n` tokens that follow."""

@@ -63,12 +63,13 @@ class Stock:
         self._rewind(depth)
         return seconds
 
-    def logits(self, tokens, save_to):
-        """Save float32 (T, V) logits of every position to a .npy file."""
+    def logits(self, tokens, save_to, ubatch=None):
+        """Save float32 (T, V) logits of every position, fed `ubatch` at a time, to a .npy file."""
         self._rewind(0)
         out = np.empty((len(tokens), self.n_vocab), np.float32)
-        for i in range(0, len(tokens), self.n_batch):
-            part = tokens[i : i + self.n_batch]
+        step = ubatch or self.n_batch
+        for i in range(0, len(tokens), step):
+            part = tokens[i : i + step]
             self._feed(part, every=True)
             for j in range(len(part)):
                 out[i + j] = self._row(j)
