@@ -187,9 +187,8 @@ def best(x, n):
     if n >= len(x):
         return np.argsort(-x, kind="stable")
     n_blocks = len(x) // BLOCK
-    if (
-        n <= n_blocks // 2
-    ):  # n blocks have a value of at least the n-th best maximum: so has the n-th best
+    if n <= n_blocks // 2:
+        # n blocks reach the n-th best maximum, so the n-th best value does too
         maxima = x[: n_blocks * BLOCK].reshape(n_blocks, BLOCK).max(axis=1)
         least = np.partition(maxima, n_blocks - n)[n_blocks - n]
     else:

@@ -14,7 +14,7 @@ def add_arguments(parser):
         "--system", metavar="TEXT", help="instructions before the conversation (default: none)"
     )
     options.add_model_options(parser)
-    options.add_sampling_options(parser, n_tokens_default="-1")
+    options.add_sampling_options(parser, max_tokens=-1)
     options.add_machine_options(parser)
     output.add_output_options(parser, what="each answer and all about it")
 

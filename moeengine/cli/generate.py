@@ -4,22 +4,25 @@ import sys
 from dataclasses import asdict
 
 from moeengine.cli import options, output
-from moeengine.config import GenerationParams
 
 
 def add_arguments(parser):
     options.add_text_options(parser, "prompt")
-    parser.add_argument("--no-special", action="store_true",
-                        help="put no BOS before the prompt, and take the text of control tokens in it "
-                             "as text (default: off)")  # fmt: skip
+    parser.add_argument(
+        "--no-special",
+        action="store_true",
+        help="no BOS before the prompt, and control tokens in it are plain text (default: off)",
+    )
     options.add_model_options(parser)
-    options.add_sampling_options(parser, n_tokens_default=GenerationParams.max_tokens)
+    options.add_sampling_options(parser)
     options.add_machine_options(parser)
-    parser.add_argument_group("report").add_argument(
-        "--logprobs", type=int, metavar="N",
-        help="with --json: log-probabilities of each token and of its N best alternatives (default: none)",
-    )  # fmt: skip
-    output.add_output_options(parser, what="the answer and all about it")
+    group = output.add_output_options(parser, what="the answer and all about it")
+    group.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="with --json: log-probabilities of every token and its N best rivals (default: none)",
+    )
 
 
 def run(args):

@@ -12,36 +12,52 @@ def add_arguments(parser):
     parser.add_argument(
         "model", metavar="FILE", help="GGUF file, any shard of a set, or its folder"
     )
-    parser.add_argument("-c", "--ctx", "--n-ctx", dest="n_ctx", type=int, metavar="N",
-                        help="tokens of context to count memory for (default: as generate chooses)")  # fmt: skip
-    parser.add_argument("--check", action="store_true",
-                        help="read all weights and look for NaN and infinity; exit 1 if there are any "
-                             "(default: off)")  # fmt: skip
+    parser.add_argument(
+        "-c",
+        "--ctx",
+        "--n-ctx",
+        dest="n_ctx",
+        type=int,
+        metavar="N",
+        help="tokens of context to count memory for (default: as generate chooses)",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="read all weights, look for NaN and infinity; exit 1 if there are any (default: off)",
+    )
     parser.add_argument("--json", action="store_true", help="as one JSON object (default: off)")
 
 
 def run(args):
     from moeengine.config import EngineConfig
     from moeengine.loader.model_file import ModelFile
-    from moeengine.model_info import describe, find_bad_blocks
+    from moeengine.model_info import describe
 
     EngineConfig(n_ctx=args.n_ctx)  # refuses what is out of range
-    progress = output.Progress()
     with ModelFile.open(args.model) as model_file:
         info = describe(model_file, args.n_ctx)
-        bad = None
-        if args.check:
-            bad = list(find_bad_blocks(model_file, lambda n, total: progress.show(
-                f"checking: {shown_bytes(n)} of {shown_bytes(total)}")))  # fmt: skip
-            progress.clear()
-        if args.json:
-            _print_json(model_file, info, bad)
-        else:
-            _print_text(model_file, info, bad)
+        bad = _check(model_file) if args.check else None
+        report = _json_report if args.json else _text_report
+        report(model_file, info, bad)
     return 1 if bad else 0
 
 
-def _print_json(model_file, info, bad):
+def _check(model_file):
+    from moeengine.model_info import find_bad_blocks
+
+    progress = output.Progress()
+
+    def show(n_done, n_total):
+        progress.show(f"checking: {shown_bytes(n_done)} of {shown_bytes(n_total)}")
+
+    try:
+        return list(find_bad_blocks(model_file, show))
+    finally:
+        progress.clear()
+
+
+def _json_report(model_file, info, bad):
     report = asdict(info)
     report["metadata"] = {k: _plain(v) for k, v in model_file.metadata.items()}
     if bad is not None:
@@ -52,61 +68,91 @@ def _print_json(model_file, info, bad):
     output.json_line(report)
 
 
-def _print_text(model_file, info, bad):
+def _text_report(model_file, info, bad):
     from moeengine.loader.messages import escaped
 
-    lines = [f"architecture   {escaped(info.arch)}", f"name           {escaped(info.name)}"]
-    lines += [
-        f"file           {shown_bytes(info.file_bytes)} in {info.n_shards} file(s), "
-        f"{info.n_tensors} tensors, {shown_count(info.n_weights)} weights",
+    lines = [
+        _row("architecture", escaped(info.arch)),
+        _row("name", escaped(info.name)),
+        _row(
+            "file",
+            f"{shown_bytes(info.file_bytes)} in {info.n_shards} file(s), "
+            f"{info.n_tensors} tensors, {shown_count(info.n_weights)} weights",
+        ),
         "",
-        "quant types          tensors    weights        size  bits/weight",
+        *_quant_table(info.quants),
+        "",
+        *_expert_rows(info.experts),
+        *_memory_rows(info),
+        "",
+        "metadata",
     ]
-    for q in info.quants:
-        lines.append(
-            f"  {q.qtype:8s} {'experts' if q.is_expert else 'other':8s} {q.n_tensors:8d} {shown_count(q.n_weights):>10s} "
-            f"{shown_bytes(q.n_bytes):>11s} {8 * q.n_bytes / max(q.n_weights, 1):12.2f}"
-        )
-    lines += ["", *_expert_lines(info), *_memory_lines(info), "", "metadata"]
     lines += [f"  {escaped(key)} = {_shown(value)}" for key, value in model_file.metadata.items()]
     if bad is not None:
-        lines += ["", *_check_lines(bad)]
+        lines += ["", *_check_rows(bad)]
     output.write("\n".join(lines) + "\n")
 
 
-def _expert_lines(info):
-    e = info.experts
+def _row(label, text):
+    return f"{label:14s} {text}".rstrip()
+
+
+def _quant_table(quants):
+    yield f"{'quant types':18s}{'tensors':>8s}{'weights':>10s}{'size':>10s}{'bits/weight':>13s}"
+    for q in quants:
+        kind = "experts" if q.is_expert else "other"
+        weights, size = shown_count(q.n_weights), shown_bytes(q.n_bytes)
+        bits = 8 * q.n_bytes / max(q.n_weights, 1)
+        yield f"  {q.qtype:8s}{kind:8s}{q.n_tensors:8d}{weights:>10s}{size:>10s}{bits:13.2f}"
+
+
+def _expert_rows(e):
     if e is None:
-        return ["experts        none"]
+        return [_row("experts", "none")]
     size = shown_bytes(e.expert_bytes_min)
     if e.expert_bytes_max != e.expert_bytes_min:
         size += f" to {shown_bytes(e.expert_bytes_max)}"
+    all_experts = (
+        f"{shown_bytes(e.total_bytes)}; a token reads {shown_bytes(e.token_bytes)} of them"
+    )
     return [
-        f"experts        {e.n_expert} in each of {e.n_layer} layers, {e.n_expert_used} used for a token",
-        f"an expert      {size} (gate, up and down)",
-        f"all experts    {shown_bytes(e.total_bytes)}; one token reads {shown_bytes(e.token_bytes)} of them",
+        _row(
+            "experts",
+            f"{e.n_expert} in {e.n_layer} layers each, {e.n_expert_used} used for a token",
+        ),
+        _row("an expert", f"{size} (gate, up and down)"),
+        _row("all experts", all_experts),
     ]
 
 
-def _memory_lines(info):
+def _memory_rows(info):
+    everything = shown_bytes(info.file_bytes + info.kv_bytes)
     return [
-        f"other weights  {shown_bytes(info.dense_bytes)}, read for every token",
-        f"a token        {shown_bytes(info.token_bytes)} read",
-        f"KV cache       {shown_bytes(info.kv_bytes)} for {info.n_ctx} tokens (trained for {info.n_ctx_train})",
-        f"memory         at least {shown_bytes(info.smallest_budget)}, useful from {shown_bytes(info.useful_budget)}, "
-        f"all in memory {shown_bytes(info.file_bytes + info.kv_bytes)}; working memory comes on top",
+        _row("other weights", f"{shown_bytes(info.dense_bytes)}, read for every token"),
+        _row("a token", f"{shown_bytes(info.token_bytes)} read"),
+        _row(
+            "KV cache",
+            f"{shown_bytes(info.kv_bytes)} for {info.n_ctx} tokens; "
+            f"the model was trained for {info.n_ctx_train}",
+        ),
+        _row(
+            "memory",
+            f"at least {shown_bytes(info.smallest_budget)}, useful from "
+            f"{shown_bytes(info.useful_budget)}, everything {everything}; working memory on top",
+        ),
     ]
 
 
-def _check_lines(bad):
+def _check_rows(bad):
     from moeengine.loader.messages import escaped
 
     if not bad:
-        return ["check          every weight is a finite number"]
-    return [
-        f"check          {escaped(name)}{'' if ie is None else f', expert {ie}'}: {n} of {of} blocks hold NaN or infinity"
-        for name, ie, n, of in bad
-    ]
+        return [_row("check", "every weight is a finite number")]
+    rows = []
+    for name, ie, n_bad, n_blocks in bad:
+        where = escaped(name) if ie is None else f"{escaped(name)}, expert {ie}"
+        rows.append(_row("check", f"{where}: {n_bad} of {n_blocks} blocks hold NaN or infinity"))
+    return rows
 
 
 def _plain(value):

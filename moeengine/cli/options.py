@@ -1,16 +1,10 @@
-"""Options that several commands share. Their names and defaults are those of the settings' fields."""
+"""Options that several commands share; names and defaults are those of the settings' fields."""
 
 from dataclasses import fields
 from pathlib import Path
 
-from moeengine.config import (
-    MOE_MODES_READY,
-    N_CTX_DEFAULT,
-    N_UBATCH_DEFAULT,
-    EngineConfig,
-    GenerationParams,
-    SamplingParams,
-)  # fmt: skip
+from moeengine import config
+from moeengine.config import EngineConfig, GenerationParams, SamplingParams
 from moeengine.errors import ConfigError
 
 _DEFAULTS = {
@@ -18,79 +12,91 @@ _DEFAULTS = {
     for kind in (EngineConfig, GenerationParams, SamplingParams)
     for f in fields(kind)
 }
+_NUMBERS = {int: "N", float: "X"}  # metavar
+
+# flags, field, type or choices, help, and the default in words where the field's own says nothing
+_MODEL = (
+    (("-c", "--ctx", "--n-ctx"), "n_ctx", int, "tokens the context can hold",
+     f"the model's own, at most {config.N_CTX_DEFAULT}"),
+    (("--force-pre",), "force_pre", str, "pre-tokenizer to use", "what the file names"),
+)  # fmt: skip
+_MACHINE = (
+    (("-t", "--threads", "--n-threads"), "n_threads", int, "compute threads",
+     "physical cores, affinity or CPU quota, whichever is least"),
+    (("--ubatch", "--n-ubatch"), "n_ubatch", int, "prompt tokens computed together",
+     config.N_UBATCH_DEFAULT),
+    (("--moe-mode",), "moe_mode", config.MOE_MODES_READY, "how expert bytes are read", None),
+)  # fmt: skip
+_SAMPLING = (
+    (("-n", "--max-tokens"), "max_tokens", int,
+     "new tokens at most; 0: none, -1: until the context is full", None),
+    (("--temp", "--temperature"), "temperature", float, "0: always the likeliest token", None),
+    (("--top-k",), "top_k", int, "keep the N likeliest; 0: all", None),
+    (("--top-p",), "top_p", float, "keep the fewest whose probabilities reach X; 1: all", None),
+    (("--min-p",), "min_p", float, "keep those X times as likely as the best; 0: all", None),
+    (("--repeat-penalty",), "repeat_penalty", float, "divides recent tokens' logits; 1: off", None),
+    (("--repeat-last-n",), "repeat_last_n", int,
+     "recent tokens that the penalties see; -1: all, 0: off", None),
+    (("--presence-penalty",), "presence_penalty", float, "taken once off recent tokens", None),
+    (("--frequency-penalty",), "frequency_penalty", float, "taken off for each occurrence", None),
+    (("-s", "--seed"), "seed", int, "equal seeds give equal text", "random, told at the end"),
+)  # fmt: skip
 
 
-def _add(group, *flags, field, help, default_text=None, **more):
-    """One option of a setting. Left out, it is None: the setting's own default, which help shows."""
-    shown = default_text or f"{_DEFAULTS[field]}"
-    group.add_argument(*flags, dest=field, help=f"{help} (default: {shown})", **more)
-
-
-def _pick(args, kind):
-    """What was given on the command line of the fields of `kind`: a dict."""
-    given = {f.name: getattr(args, f.name, None) for f in fields(kind)}
-    return {name: value for name, value in given.items() if value is not None}
+def _add(group, rows, defaults):
+    """Options of settings. One that is left out is None, which means the setting's own default."""
+    for flags, field, kind, help_text, default_text in rows:
+        default = default_text or defaults.get(field, _DEFAULTS[field])
+        if isinstance(kind, tuple):
+            values = {"choices": kind}
+        else:
+            values = {"type": kind, "metavar": _NUMBERS.get(kind, "NAME")}
+        group.add_argument(*flags, dest=field, help=f"{help_text} (default: {default})", **values)
 
 
 def add_model_options(parser):
     group = parser.add_argument_group("model")
     add_model_path(group)
-    _add(group, "-c", "--ctx", "--n-ctx", field="n_ctx", type=int, metavar="N",
-         help="tokens the context can hold", default_text=f"the model's own, at most {N_CTX_DEFAULT}")  # fmt: skip
-    _add(group, "--force-pre", field="force_pre", metavar="NAME",
-         help="pre-tokenizer to use", default_text="what the file names")  # fmt: skip
+    _add(group, _MODEL, {})
 
 
 def add_model_path(group):
     group.add_argument(
-        "-m", "--model", metavar="FILE",
-        help="GGUF file, any shard of a set, or its folder (default: the small model of the package)",
-    )  # fmt: skip
+        "-m",
+        "--model",
+        metavar="FILE",
+        help="GGUF file, any shard of a set, or its folder (default: the package's small model)",
+    )
 
 
 def add_machine_options(parser):
-    group = parser.add_argument_group("machine (changes speed, never the text)")
-    _add(group, "-t", "--threads", "--n-threads", field="n_threads", type=int, metavar="N",
-         help="compute threads", default_text="physical cores, affinity or CPU quota, whichever is least")  # fmt: skip
-    _add(group, "--ubatch", "--n-ubatch", field="n_ubatch", type=int, metavar="N",
-         help="prompt tokens computed together", default_text=N_UBATCH_DEFAULT)  # fmt: skip
-    _add(group, "--moe-mode", field="moe_mode", choices=MOE_MODES_READY,
-         help="how expert bytes reach the kernels: " + ", ".join(MOE_MODES_READY))  # fmt: skip
+    group = parser.add_argument_group("machine (changes the speed, never the text)")
+    _add(group, _MACHINE, {})
 
 
-def add_sampling_options(parser, *, n_tokens_default=None):
+def add_sampling_options(parser, **defaults):
+    """defaults : of fields for which the command has its own"""
     group = parser.add_argument_group("sampling (changes the text)")
-    _add(group, "-n", "--max-tokens", field="max_tokens", type=int, metavar="N",
-         help="new tokens at most; -1: until the context is full", default_text=n_tokens_default)  # fmt: skip
-    for flags, field, kind, help in (
-        (("--temp", "--temperature"), "temperature", float, "0: always the likeliest token"),
-        (("--top-k",), "top_k", int, "keep the k likeliest; 0: all"),
-        (("--top-p",), "top_p", float, "keep the fewest whose probabilities reach P; 1: all"),
-        (("--min-p",), "min_p", float, "keep those P times as likely as the best; 0: all"),
-        (("--repeat-penalty",), "repeat_penalty", float, "divides logits of recent tokens; 1: off"),
-        (
-            ("--repeat-last-n",),
-            "repeat_last_n",
-            int,
-            "recent tokens that penalties see; -1: all, 0: off",
-        ),
-        (
-            ("--presence-penalty",),
-            "presence_penalty",
-            float,
-            "taken once from recent tokens; 0: off",
-        ),
-        (("--frequency-penalty",), "frequency_penalty", float, "taken for each occurrence; 0: off"),
-    ):
-        _add(group, *flags, field=field, type=kind, metavar="N" if kind is int else "P", help=help)
-    _add(group, "-s", "--seed", field="seed", type=int, metavar="N",
-         help="equal seeds give equal text", default_text="random, told at the end")  # fmt: skip
-    _add(group, "--stop", field="stop", action="append", metavar="TEXT",
-         help="end the answer before TEXT; may be given several times", default_text="none")  # fmt: skip
-    group.add_argument("--logit-bias", action="append", type=_logit_bias, metavar="ID=NUMBER",
-                       help="add NUMBER to the logit of token ID; -inf bans it (default: none)")  # fmt: skip
-    group.add_argument("--ignore-eos", action="store_true", default=None,
-                       help="go on after an end token (default: off)")  # fmt: skip
+    _add(group, _SAMPLING, defaults)
+    group.add_argument(
+        "--stop",
+        action="append",
+        metavar="TEXT",
+        help="end the answer before TEXT; may be given several times (default: none)",
+    )
+    group.add_argument(
+        "--logit-bias",
+        action="append",
+        type=_logit_bias,
+        metavar="ID=X",
+        help="add X to the logit of token ID; -inf bans it (default: none)",
+    )
+    group.add_argument(
+        "--ignore-eos",
+        action="store_true",
+        default=None,
+        help="go on after an end token (default: off)",
+    )
 
 
 def _logit_bias(text):
@@ -98,16 +104,45 @@ def _logit_bias(text):
     return int(token), float(number)
 
 
+def engine_settings(args):
+    """Keyword arguments for Engine."""
+    return _given(args, EngineConfig)
+
+
+def generation_settings(args):
+    """Keyword arguments for generate and chat."""
+    settings = _given(args, GenerationParams) | _given(args, SamplingParams)
+    if "logit_bias" in settings:
+        settings["logit_bias"] = dict(settings["logit_bias"])
+    return settings
+
+
+def _given(args, kind):
+    """What the command line says of the fields of `kind`: a dict."""
+    values = {f.name: getattr(args, f.name, None) for f in fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def add_text_options(parser, what):
     """-p TEXT, -f FILE or standard input; see `read_text`."""
     group = parser.add_argument_group(what).add_mutually_exclusive_group()
     group.add_argument("-p", "--prompt", metavar="TEXT", help=f"the {what}")
-    group.add_argument("-f", "--file", metavar="FILE",
-                       help=f"file with the {what}, UTF-8; a line break at its very end is left out")  # fmt: skip
+    group.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help=f"file with the {what}, UTF-8; one line break at its very end is left out",
+    )
 
 
 def read_text(args, stdin):
-    """The text given by -p, -f or on `stdin`, where that is no terminal; else a usage error."""
+    """The text given by -p, -f or on `stdin`, where that is no terminal; else a usage error.
+
+    Raises
+    ------
+    ConfigError              it is not UTF-8
+    OSError
+    """
     if args.prompt is not None:
         return args.prompt
     if args.file is not None and args.file != "-":
@@ -122,11 +157,11 @@ def read_text(args, stdin):
         raise ConfigError(
             f"{name}: found byte {error.start} that is no UTF-8, expected UTF-8 text"
         ) from None
-    return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
+    return text[:-1].removesuffix("\r") if text.endswith("\n") else text
 
 
 def model_path(args):
-    """The file given by -m, or the model that ships with the package. ConfigError: there is none."""
+    """The file given by -m, or the package's own. ConfigError: there is none."""
     if args.model is not None:
         return args.model
     try:
@@ -136,16 +171,3 @@ def model_path(args):
             "model: this installation ships none, expected -m FILE with a GGUF model"
         ) from None
     return default_model_path()
-
-
-def engine_settings(args):
-    """Keyword arguments for Engine."""
-    return _pick(args, EngineConfig)
-
-
-def generation_settings(args):
-    """Keyword arguments for generate and chat."""
-    settings = _pick(args, GenerationParams) | _pick(args, SamplingParams)
-    if "logit_bias" in settings:
-        settings["logit_bias"] = dict(settings["logit_bias"])
-    return settings

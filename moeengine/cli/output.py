@@ -1,4 +1,4 @@
-"""What every command prints with: JSON lines, a progress line on terminals, byte counts, log lines."""
+"""What commands print with: JSON lines, a progress line on terminals, byte counts, the log."""
 
 import contextlib
 import json
@@ -100,12 +100,18 @@ def logging_to_stderr(verbose):
 
 
 def add_output_options(parser, *, what):
+    """--json and -v; returns the group."""
     group = parser.add_argument_group("output")
     group.add_argument(
         "--json", action="store_true", help=f"{what} as one JSON object a line (default: off)"
     )
-    group.add_argument("-v", "--verbose", action="store_true",
-                       help="tell on standard error what is done (default: off)")  # fmt: skip
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="tell on standard error what is done (default: off)",
+    )
+    return group
 
 
 def summary(answer):

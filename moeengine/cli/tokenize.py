@@ -9,21 +9,16 @@ def add_arguments(parser):
     options.add_text_options(parser, "text")
     group = parser.add_argument_group("model")
     options.add_model_path(group)
-    group.add_argument("--force-pre", metavar="NAME",
-                       help="pre-tokenizer to use (default: what the file names)")  # fmt: skip
-    group = parser.add_argument_group("tokens")
     group.add_argument(
-        "--no-add-special", action="store_true", help="no BOS or EOS around the text (default: off)"
+        "--force-pre", metavar="NAME", help="pre-tokenizer to use (default: what the file names)"
     )
-    group.add_argument("--parse-special", action="store_true",
-                       help="text that spells a control token becomes that token (default: off)")  # fmt: skip
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--ids", action="store_true", help="the ids alone, on one line (default: off)"
-    )
-    group.add_argument(
-        "--json", action="store_true", help="ids and texts as one JSON object (default: off)"
-    )
+    for flag, text in (
+        ("--no-add-special", "no BOS or EOS around the text"),
+        ("--parse-special", "text that spells a control token becomes that token"),
+        ("--ids", "print the ids alone, on one line"),
+        ("--json", "print ids and texts as one JSON object"),
+    ):
+        parser.add_argument(flag, action="store_true", help=f"{text} (default: off)")
 
 
 def run(args):

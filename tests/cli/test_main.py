@@ -15,11 +15,17 @@ from moeengine import __version__
 from moeengine.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
-FAKE = (
-    "import sys, pytest\nfrom tests.fakes import FakeModel, fake_engine\nfrom moeengine.cli import main\n"
-    "fake_engine(pytest.MonkeyPatch(), FakeModel(n_ctx_train=100000, delay_s={delay}))\n"
-    "sys.exit(main(sys.argv[1:]))\n"
-)
+FAKE = """
+import os, sys, pytest
+from tests.fakes import FakeModel, fake_engine
+from moeengine.cli import main
+def on_token(context):
+    if len(context.held) == 5 and {ready}:
+        os.write({ready}, b"x")
+model = FakeModel(n_ctx_train=100000, delay_s={delay}, on_token=on_token)
+fake_engine(pytest.MonkeyPatch(), model)
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def run(*args, **more):
@@ -29,9 +35,13 @@ def run(*args, **more):
     )  # fmt: skip
 
 
-def start_fake(*args, delay=0.01, **more):
+def start_fake(*args, delay=0.01, ready=0, **more):
+    """`generate` on a fake model; writes to the descriptor `ready` when the fifth token is done."""
     return subprocess.Popen(
-        [sys.executable, "-c", FAKE.format(delay=delay), *args], cwd=ROOT, **more
+        [sys.executable, "-c", FAKE.format(delay=delay, ready=ready), *args],
+        cwd=ROOT,
+        pass_fds=[ready] if ready else [],
+        **more,
     )
 
 
@@ -138,12 +148,17 @@ def test_a_pipe_closed_early_is_quiet():
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("prompt", ["a", "a" * 2000])
 def test_signals_end_it_soon(number, status, prompt):
-    process = start_fake("generate", "-m", "x", "-p", prompt, "-n", "5000", delay=0.02,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
-    if prompt == "a":
-        process.stdout.read(1)
-    else:
-        time.sleep(1.5)
+    reader, ready = os.pipe()
+    process = start_fake(
+        *("generate", "-m", "x", "-p", prompt, "-n", "5000"),
+        delay=0.02,
+        ready=ready,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    os.close(ready)
+    assert os.read(reader, 1) == b"x"
+    os.close(reader)
     start = time.monotonic()
     process.send_signal(number)
     assert process.wait(10) == status
