@@ -4,7 +4,6 @@ Frozen dataclasses; whoever holds one knows that it is valid. Field names are th
 command line's options and of the keyword arguments of `Engine` and its calls.
 """
 
-import difflib
 import math
 import operator
 from dataclasses import dataclass, field, fields
@@ -54,6 +53,8 @@ def _check_names(given, names):
     """Refuse a setting that does not exist; names the nearest one that does."""
     for name in given:
         if name not in names:
+            import difflib  # only for this message: --help is to be quick
+
             close = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise ConfigError(
@@ -183,6 +184,8 @@ class GenerationParams:
     add_special : bool       put the model's BOS (and EOS, where it wants one) around a text prompt
     parse_special : bool     text of a prompt that spells a control token becomes that token;
                              never applies to what users say in a chat
+    chat_template : str or None  Jinja2 text to use in place of the model's own
+    template_variables : dict    further variables for the chat template, e.g. enable_thinking
     sampling : SamplingParams
     """
 
@@ -192,12 +195,19 @@ class GenerationParams:
     ignore_eos: bool = False
     add_special: bool = True
     parse_special: bool = True
+    chat_template: str | None = None
+    template_variables: dict = field(default_factory=dict)
     sampling: SamplingParams = SamplingParams()
 
     def __post_init__(self):
         object.__setattr__(self, "max_tokens", _integer("max_tokens", self.max_tokens, -1))
         object.__setattr__(self, "logprobs", _integer("logprobs", self.logprobs, 0, 1000))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
+        if not isinstance(self.chat_template, (str, type(None))):
+            _refuse("chat_template", self.chat_template, "a text")
+        variables = self.template_variables
+        if not isinstance(variables, dict) or not all(isinstance(k, str) for k in variables):
+            _refuse("template_variables", variables, "a dict with names as keys")
         if not isinstance(self.sampling, SamplingParams):
             _refuse("sampling", self.sampling, "SamplingParams")
 

@@ -142,6 +142,25 @@ class Engine:
         """A further timeline over the same weights, with memory of its own for n_ctx tokens."""
         return Session(self._runtime, n_ctx)
 
+    def on_routing(self, callback: Callable[[int, list[int], np.ndarray], None] | None) -> None:
+        """Have `callback` told which experts were chosen, from the next forward pass on; None: no one.
+
+        callback(n_past, tokens, experts) : after every pass, in the thread that waits for it
+            n_past : int         position of the first of `tokens`
+            tokens : list of int T of them
+            experts : int32 (n_moe_layers, T, A)   chosen, best first; layers as in `moe_layers`
+
+        All sessions of this engine are watched. An exception in `callback` ends the call.
+        """
+        self._runtime.check_open()
+        self._runtime.routing_callback = callback
+
+    @property
+    def moe_layers(self) -> list[int]:
+        """Numbers of the layers with experts, in the order of `experts` above."""
+        self._runtime.check_open()
+        return [block.il for block in self._runtime.model.moe_blocks]
+
     def stats(self) -> dict[str, Any]:
         """What the engine is and has done: dict of plain values, units in the names."""
         self._runtime.check_open()

@@ -3,8 +3,8 @@
 offset  bytes  field
      0      8  magic "MOEKV001"
      8      4  n, little-endian
-    12      n  JSON: model (fingerprint), n_tokens, parts (bytes of each), crc32 of what follows
-  12+n         tokens, int32 little-endian, then the parts
+    12      n  JSON: model (fingerprint), n_tokens, n_kv, crc32 of what follows
+  12+n         tokens: n_tokens int32; keys and values: n_kv F16, in the context's own order
 """
 
 import hashlib
@@ -25,13 +25,10 @@ MAX_HEADER_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class SavedTimeline:
-    """tokens : list of int; parts : list of memoryview, the KV cache as the context gave it."""
+    """tokens : list of int; kv : uint16 (n_kv,), F16 bits as the context gave them."""
 
     tokens: list
-    parts: list
-
-    def restore(self, context):
-        context.load_kv(len(self.tokens), self.parts)
+    kv: np.ndarray
 
 
 def fingerprint(model_file):
@@ -47,22 +44,19 @@ def save(path, model_file, tokens, context):
     """Write the file beside `path` and move it there: whole or not at all. OSError."""
     path = Path(path)
     ids = np.asarray(tokens, "<i4")
-    parts = [memoryview(p).cast("B") for p in context.save_kv(len(tokens))]
-    crc = 0
-    for data in (ids.tobytes(), *parts):
-        crc = zlib.crc32(data, crc)
+    kv = np.ascontiguousarray(context.kv_state(len(tokens)), "<u2")
     header = json.dumps(
         {
             "model": fingerprint(model_file),
             "n_tokens": len(tokens),
-            "parts": [p.nbytes for p in parts],
-            "crc32": crc,
+            "n_kv": kv.size,
+            "crc32": zlib.crc32(kv.data, zlib.crc32(ids.data)),
         }
     ).encode()
     fd, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:
-            for data in (MAGIC, len(header).to_bytes(4, "little"), header, ids.tobytes(), *parts):
+            for data in (MAGIC, len(header).to_bytes(4, "little"), header, ids.data, kv.data):
                 file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -88,19 +82,18 @@ def load(path, model_file, n_vocab):
     try:
         header = json.loads(bytes(data[12 : 12 + n_header]))
         model, crc = header["model"], header["crc32"]
-        sizes = [header["n_tokens"] * 4, *header["parts"]]
-        if not all(type(n) is int and n >= 0 for n in sizes):
+        n_tokens, n_kv = header["n_tokens"], header["n_kv"]
+        if not all(type(n) is int and n >= 0 for n in (n_tokens, n_kv)):
             raise TypeError
     except (ValueError, KeyError, TypeError):
-        refuse("a damaged header", "JSON with model, n_tokens, parts and crc32")
-    if sum(sizes) != len(body):
-        refuse(f"{len(body)} bytes after the header", f"{sum(sizes)}")
+        refuse("a damaged header", "JSON with model, n_tokens, n_kv and crc32")
+    if 4 * n_tokens + 2 * n_kv != len(body):
+        refuse(f"{len(body)} bytes after the header", f"{4 * n_tokens + 2 * n_kv}")
     if zlib.crc32(body) != crc:
         refuse("a checksum that does not match", "the bytes that were saved")
     if model != fingerprint(model_file):
         refuse(f"the session of another model ({model[:12]})", f"{fingerprint(model_file)[:12]}")
-    ids, *parts = (body[end - n : end] for n, end in zip(sizes, np.cumsum(sizes).tolist()))
-    tokens = np.frombuffer(ids, "<i4").tolist()
+    tokens = np.frombuffer(body, "<i4", n_tokens).tolist()
     if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
         refuse("token ids outside the vocabulary", f"0 to {n_vocab - 1}")
-    return SavedTimeline(tokens, parts)
+    return SavedTimeline(tokens, np.frombuffer(body, "<u2", n_kv, 4 * n_tokens))

@@ -1,6 +1,7 @@
 """Prompts of every kind, text, token ids or chat messages, become token ids."""
 
 import operator
+from collections.abc import Mapping
 
 from moeengine.errors import ConfigError
 
@@ -22,7 +23,7 @@ def token_ids(tokens, n_vocab):
 
 
 def is_messages(prompt):
-    return isinstance(prompt, (list, tuple)) and len(prompt) > 0 and isinstance(prompt[0], dict)
+    return isinstance(prompt, (list, tuple)) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def prompt_tokens(runtime, prompt, params):
@@ -38,7 +39,7 @@ def prompt_tokens(runtime, prompt, params):
             prompt, add_special=params.add_special, parse_special=params.parse_special
         )
     elif is_messages(prompt):
-        ids = chat_tokens(runtime, prompt)
+        ids = chat_tokens(runtime, prompt, params)
     else:
         ids = prompt
     ids = token_ids(ids, runtime.hparams.n_vocab)
@@ -52,14 +53,15 @@ def prompt_tokens(runtime, prompt, params):
     return ids
 
 
-def chat_tokens(runtime, messages):
-    """Token ids of a conversation in the model's own template, ready for the assistant's answer."""
-    for i, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise ConfigError(
-                f"messages[{i}]: found {_short(message)}, expected a dict with role and content"
-            )
-    return runtime.chat_template().encode(messages)
+def chat_tokens(runtime, messages, params):
+    """Token ids of a conversation, ready for the assistant's answer. ConfigError: as the template."""
+    reserved = {"messages", "add_generation_prompt", "self"} & params.template_variables.keys()
+    if reserved:
+        raise ConfigError(
+            f"template_variables: found {', '.join(sorted(reserved))}, expected other names"
+        )
+    template = runtime.chat_template(params.chat_template)
+    return template.encode(messages, **params.template_variables)
 
 
 def _short(value):

@@ -40,6 +40,7 @@ class Runtime:
         self.cancellations = Cancellations()
         self.one_blas_thread = OneBlasThread()
         self.is_closed = False
+        self.routing_callback = None
         self._sessions = weakref.WeakSet()
         self._turns = Turns()  # of the team
         self._running = None  # the context in a forward pass
@@ -179,12 +180,21 @@ class Runtime:
             **self.counters.as_dict(),
         }
 
-    def chat_template(self):
-        """The template the file carries. UnsupportedError: it has none."""
-        if self._chat_template is None:
-            from moeengine.tokenizer import ChatTemplate
+    def chat_template(self, source=None):
+        """The ChatTemplate of a Jinja2 text, or of the model file; made at first use.
 
-            self._chat_template = ChatTemplate.from_gguf(self.model_file, self.tokenizer())
+        Raises
+        ------
+        ConfigError          the file has none, or it is not valid
+        UnsupportedError     there is no tokenizer for it
+        """
+        from moeengine.tokenizer.chat import ChatTemplate
+
+        tokenizer = self.tokenizer()
+        if source is not None:
+            return ChatTemplate(source, tokenizer)
+        if self._chat_template is None:
+            self._chat_template = ChatTemplate.from_tokenizer(tokenizer)
         return self._chat_template
 
     def close(self):

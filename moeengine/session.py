@@ -117,7 +117,7 @@ class Session:
             self.check_fits(len(saved.tokens))
             self._follower = None
             self._tokens.clear()  # first: a failure below leaves an empty timeline
-            saved.restore(self._context)
+            self._context.set_kv_state(saved.kv, len(saved.tokens))
             self._tokens += saved.tokens
 
     # -- text ---------------------------------------------------------------------------------
@@ -250,9 +250,13 @@ class Session:
         return self._logits[0]
 
     def _forward(self, chunk, outputs, logits, call):
+        context, n_past, watch = self._context, len(self._tokens), self._runtime.routing_callback
+        context.record_routing = watch is not None
         ids = np.array(chunk, np.int32)
-        self._runtime.forward(self._context, ids, len(self._tokens), outputs, logits, call)
+        self._runtime.forward(context, ids, n_past, outputs, logits, call)
         self._tokens += chunk
+        if watch is not None and context.trace is not None:
+            watch(n_past, chunk, context.trace)
 
     # -- lifetime -----------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class FakeContext:
     def __init__(self, model, n_ctx, n_ubatch):
         self.model, self.n_ctx, self.n_ubatch = model, n_ctx, n_ubatch
         self.held = []
+        self.record_routing, self.trace = False, None
         self.computed = []  # sizes of the chunks
         self.busy = threading.Lock()
         self.pid = os.getpid()
@@ -96,17 +97,18 @@ class FakeContext:
         if outputs == "last":
             logits[0] = model.logits(self.held)
         self.computed.append(len(tokens))
+        self.trace = np.zeros((2, len(tokens), 2), np.int32) if self.record_routing else None
 
     def cancel(self):
         self._cancelled.set()
 
-    def save_kv(self, n_past):
-        return [np.array(self.held[:n_past], np.int32), b"fake"]
+    def kv_state(self, n_past):
+        return np.array(self.held[:n_past], np.uint16)
 
-    def load_kv(self, n_past, parts):
-        if len(parts) != 2 or parts[0].nbytes != 4 * n_past:
-            raise ConfigError("kv: found other sizes")
-        self.held = np.frombuffer(parts[0], np.int32).tolist()
+    def set_kv_state(self, state, n_past):
+        if state.size != n_past:
+            raise ConfigError("KV state: found another size")
+        self.held = state.tolist()
 
 
 class FakeModel:

@@ -89,7 +89,6 @@ def test_max_tokens_zero_only_processes_the_prompt(made):
         ([True], "token ids"),
         (3, "token ids"),
         (b"ab" * 0 or None, "token ids"),
-        ([{"content": "x"}], r"messages\[0\].*role"),
     ],
 )
 def test_prompts_that_are_none(made, prompt, words):
@@ -245,23 +244,27 @@ def test_without_a_tokenizer_ids_still_work(monkeypatch, caplog):
             call()
 
 
-def test_chat_renders_and_answers(made):
+def test_chat_renders_and_answers(made, monkeypatch):
     engine, model = made
+    seen = []
 
     class Template:
-        @staticmethod
-        def encode(messages):
+        def encode(self, messages, **variables):
+            seen.append(variables)
             return [BOS, *messages[-1]["content"].encode(), IM_END]
 
-    engine._runtime._chat_template = Template
+    monkeypatch.setattr(type(engine._runtime), "chat_template", lambda self, source: Template())
     model.say(4, [*b"yes", EOS])
     messages = [{"role": "user", "content": "ok"}]
     assert engine.chat(messages, **GREEDY) == "yes"
     assert "".join(engine.chat(messages, stream=True, **GREEDY)) == "yes"
-    assert engine.complete(messages, **GREEDY).n_prompt == 4
+    assert engine.complete(messages, template_variables={"a": 1}, **GREEDY).n_prompt == 4
+    assert seen == [{}, {}, {"a": 1}]
     for wrong in ("ok", [], [1], None):
         with pytest.raises(ConfigError, match="messages"):
             engine.chat(wrong)
+    with pytest.raises(ConfigError, match="template_variables"):
+        engine.chat(messages, template_variables={"messages": 1})
 
 
 # -- logits and sessions ----------------------------------------------------------------------
@@ -328,6 +331,30 @@ def test_a_session_generates_too(made):
     answer = session.complete("ab", **GREEDY)
     assert answer.tokens == engine.complete("ab", **GREEDY).tokens
     assert session.n_past == 3 + 7
+
+
+def test_routing_is_told_after_every_pass(made):
+    engine, model = made
+    seen = []
+    engine.on_routing(lambda n_past, tokens, experts: seen.append((n_past, tokens, experts.shape)))
+    answer = engine.complete([65] * 10, temperature=0, max_tokens=2)
+    engine.on_routing(None)
+    engine.complete([66] * 10, **GREEDY)
+    assert seen == [
+        (0, [65] * 8, (2, 8, 2)), (8, [65] * 2, (2, 2, 2)), (10, answer.tokens[:1], (2, 1, 2)),
+    ]  # fmt: skip
+
+
+def test_an_error_in_the_routing_callback_ends_the_call(made):
+    engine, model = made
+    engine.on_routing(lambda *a: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.complete("abc")
+    engine.on_routing(lambda *a: engine.complete("x"))
+    with pytest.raises(ClosedError, match="busy"):
+        engine.complete("xyz")
+    engine.on_routing(None)
+    assert engine.complete("xyz", **GREEDY).n_reused == 3  # the pass itself was whole
 
 
 def test_n_ctx_defaults(monkeypatch):

@@ -75,8 +75,8 @@ def edited(data, **changes):
         (lambda d: edited(d, model="00"), "another model"),
         (lambda d: edited(d, n_tokens=-1), "damaged header"),
         (lambda d: edited(d, n_tokens=2**70), "bytes after the header"),
-        (lambda d: edited(d, parts=None), "damaged header"),
-        (lambda d: edited(d, parts=[1.5]), "damaged header"),
+        (lambda d: edited(d, n_kv=None), "damaged header"),
+        (lambda d: edited(d, n_kv=1.5), "damaged header"),
     ],
 )
 def test_refused_with_the_reason(made, tmp_path, damage, words):
@@ -120,6 +120,18 @@ def test_a_longer_one_than_the_context(made, tmp_path):
     session.save(path)
     with pytest.raises(ContextOverflowError, match="20.*16"):
         engine.session(n_ctx=16).load(path)
+
+
+def test_a_cache_of_another_size(made, tmp_path):
+    engine, model = made
+    session, path = engine.session(), tmp_path / "a"
+    session.eval([1, 2, 3])
+    session.save(path)
+    path.write_bytes(edited(path.read_bytes(), n_tokens=1, n_kv=7))
+    with pytest.raises(ConfigError, match="KV state"):
+        session.load(path)
+    assert session.n_past == 0
+    session.eval([4])
 
 
 def test_no_file(made, tmp_path):

@@ -139,12 +139,12 @@ def chat(model, monkeypatch):
         seen = []
 
         @classmethod
-        def encode(cls, messages):
+        def encode(cls, messages, **variables):
             cls.seen.append([(m["role"], m["content"]) for m in messages])
             text = "".join(f"{m['role'][0]}:{m['content']}|" for m in messages)
             return [BOS, *text.encode()]
 
-    monkeypatch.setattr(Runtime, "chat_template", lambda self: Template)
+    monkeypatch.setattr(Runtime, "chat_template", lambda self, source: Template)
 
     def run(lines, *args):
         Template.seen.clear()
