@@ -63,7 +63,7 @@ def generate_tables():
 generate_tables()
 setup(
     packages=[
-        "moeengine", "moeengine.cli", "moeengine.graph", "moeengine.graph.arch", "moeengine.kernels",
+        "moeengine", "moeengine.cli", "moeengine.engine", "moeengine.graph", "moeengine.graph.arch", "moeengine.kernels",
         "moeengine.loader", "moeengine.models", "moeengine.quantize", "moeengine.supply", "moeengine.tokenizer",
     ],
     package_data={"moeengine": ["**/*.pxd"], "moeengine.models": ["*.gguf", "*.md"]},

@@ -3,15 +3,17 @@
 The public names below are imported on first use, so that `import moeengine` costs nothing.
 """
 
+import logging
 from importlib import import_module
 
+logging.getLogger("moeengine").addHandler(logging.NullHandler())  # printing is the program's choice
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "Engine": "engine",
-    "Session": "session",
-    "Stream": "generation",
-    "Completion": "generation",
+    "Session": "engine",
+    "Stream": "engine",
+    "Completion": "engine",
     "TokenLogprob": "sampling",
     "EngineConfig": "config",
     "GenerationParams": "config",

@@ -21,6 +21,7 @@ LAYER = {
     "loader": 4,
     "kernels": 5,
     "config": 6,
+    "machine": 6,
     "stats": 6,
     "machine": 6,
     "errors": 7,

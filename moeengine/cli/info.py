@@ -32,7 +32,7 @@ def add_arguments(parser):
 def run(args):
     from moeengine.config import EngineConfig
     from moeengine.loader.model_file import ModelFile
-    from moeengine.model_info import describe
+    from moeengine.loader.model_info import describe
 
     EngineConfig(n_ctx=args.n_ctx)  # refuses what is out of range
     with ModelFile.open(args.model) as model_file:
@@ -44,7 +44,7 @@ def run(args):
 
 
 def _check(model_file):
-    from moeengine.model_info import find_bad_blocks
+    from moeengine.loader.model_info import find_bad_blocks
 
     progress = output.Progress()
 

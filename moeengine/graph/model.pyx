@@ -14,7 +14,7 @@ import pkgutil
 import numpy as np
 
 from moeengine.graph.block cimport (
-    Block, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, Pass,
+    Block, cancelled, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, Pass,
     ROW_CHUNK, X_CHUNK_ROWS, block_fn,
 )
 from moeengine.graph.attention cimport Q_ROWS, SPLIT_TOKENS
@@ -168,13 +168,20 @@ cdef struct Job:
     int n_blocks
     block_fn *run
     void **state
+    bint stop[2]                # whether to end after block i, at i & 1
 
 
 cdef void walk(void *arg, int ith, int nth) noexcept nogil:
+    """All blocks; after a cancel or an error none but the one that is running. Member 0 decides before a
+    block, and the barrier that every block ends with shows the others the same decision."""
     cdef Job *job = <Job *>arg
     cdef int i
     for i in range(job.n_blocks):
+        if ith == 0:
+            job.stop[i & 1] = cancelled(job.p) or job.p.error
         job.run[i](job.state[i], job.p, ith, nth)
+        if job.stop[i & 1]:
+            return
 
 
 cdef void *reserve(size_t n) except NULL:
@@ -284,10 +291,10 @@ cdef class Context:
         self.p.tokens, self.p.n_tokens, self.p.n_past = &tokens[0], T, n_past
         self.p.error = 0
         self.trace_buffer(T)
-        self.cancel_flag = 0
         with nogil:
             team_run(self.p.team, walk, &self.job)
         if self.cancel_flag:
+            self.cancel_flag = 0
             raise CancelledError(f"cancelled; {n_past} tokens of the timeline are kept")
         if self.p.error:
             raise self.failure()
@@ -315,7 +322,7 @@ cdef class Context:
         return SupplyError(f"{path}: {where}: the expert's bytes could not be read")
 
     def cancel(self):
-        """Stop the forward pass that is running, from any thread. Without one: no effect."""
+        """Stop the forward pass that is running, from any thread; without one, the next."""
         self.cancel_flag = 1
 
     @property
@@ -363,6 +370,7 @@ class Tiles:
     def __setitem__(self, rows, values):
         n = values.shape[0]
         whole, rest = divmod(n, MOE_KV_TILE)
-        self.tiles[:whole] = values[:whole * MOE_KV_TILE].reshape(whole, MOE_KV_TILE, -1).transpose(0, 2, 1)
+        tiles = values[:whole * MOE_KV_TILE].reshape(whole, MOE_KV_TILE, self.shape[1])
+        self.tiles[:whole] = tiles.transpose(0, 2, 1)
         if rest:
             self.tiles[whole, :, :rest] = values[whole * MOE_KV_TILE:].T

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from moeengine.cli import main
-from tests.fakes import BOS, EOS, IM_END, FakeModel, fake_engine
+from tests.engine.fakes import BOS, EOS, IM_END, FakeModel, fake_engine
 
 
 class Stdin(io.TextIOWrapper):
@@ -133,7 +133,7 @@ def test_no_model(capsys, monkeypatch):
 @pytest.fixture
 def chat(model, monkeypatch):
     """chat(lines, *args) -> exit status; the template is `role:content|` and `bot:`."""
-    from moeengine.runtime import Runtime
+    from moeengine.engine.runtime import Runtime
 
     class Template:
         seen = []

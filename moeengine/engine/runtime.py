@@ -8,12 +8,16 @@ import logging
 import time
 import weakref
 
-from moeengine.blas import OneBlasThread
+from moeengine import graph
 from moeengine.config import N_CTX_DEFAULT, N_UBATCH_DEFAULT
+from moeengine.engine.blas import BlasLimit
+from moeengine.engine.turns import Call, Cancellations, Turns, run_interruptibly
 from moeengine.errors import CancelledError, ClosedError
+from moeengine.kernels.table import isa
+from moeengine.kernels.threads import Team
+from moeengine.loader.model_file import ModelFile
 from moeengine.machine import default_n_threads
 from moeengine.stats import Counters
-from moeengine.turns import Call, Cancellations, Turns, run_interruptibly
 
 logger = logging.getLogger("moeengine")
 
@@ -38,7 +42,7 @@ class Runtime:
         self.n_ctx = config.n_ctx or min(self.hparams.n_ctx_train, N_CTX_DEFAULT)
         self.counters = Counters()
         self.cancellations = Cancellations()
-        self.one_blas_thread = OneBlasThread()
+        self.blas = BlasLimit()
         self.is_closed = False
         self.routing_callback = None
         self._sessions = weakref.WeakSet()
@@ -62,10 +66,6 @@ class Runtime:
         ------
         GGUFError, UnsupportedError, ConfigError, OSError
         """
-        from moeengine import graph
-        from moeengine.kernels.threads import Team
-        from moeengine.loader.model_file import ModelFile
-
         model_file = ModelFile.open(model_path)
         try:
             model = graph.load_model(model_file)
@@ -162,8 +162,6 @@ class Runtime:
 
     def stats(self):
         """Plain values: settings, model, machine, counters."""
-        from moeengine.kernels.table import isa
-
         hp = self.hparams
         return {
             "n_ctx": self.n_ctx,

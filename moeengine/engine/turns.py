@@ -21,7 +21,7 @@ class Call:
     def __init__(self, *counters):
         """counters: `Cancellations` that end this call when they rise from now on."""
         self._marks = [(counter, counter.n) for counter in counters]
-        self.threads = {threading.get_ident()}
+        self.threads = set()  # those at work for it now; a stream may move between threads
 
     def is_cancelled(self):
         return any(counter.n != n for counter, n in self._marks)
@@ -96,6 +96,7 @@ class _Turn:
                 state.changed.wait(POLL_S)
                 if call.is_cancelled():
                     raise CancelledError("cancelled while another call was at work")
+            call.threads = {threading.get_ident()}
             state.owner = weakref.ref(call)
 
     def __exit__(self, error, *_):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from moeengine.answer_text import AnswerText
+from moeengine.engine.answer_text import AnswerText
 
 
 def feed(data, cuts, stops=()):

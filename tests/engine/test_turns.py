@@ -4,13 +4,14 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from threadpoolctl import threadpool_info
 
-from moeengine.blas import OneBlasThread
+from moeengine.engine.blas import BlasLimit
+from moeengine.engine.turns import Call, Cancellations, Turns, run_interruptibly
 from moeengine.errors import CancelledError, ClosedError
-from moeengine.turns import Call, Cancellations, Turns, run_interruptibly
 
 
 def test_one_at_a_time():
@@ -102,9 +103,32 @@ def test_results_and_errors_come_through():
 
 
 def test_the_helper_works_for_the_call():
-    call = Call()
-    threads = run_interruptibly(lambda: set(call.threads), None, call)
-    assert len(threads) == 2 and call.threads == {threading.get_ident()}
+    turns, call = Turns(), Call()
+    with turns.take(call):
+        assert run_interruptibly(turns.is_mine, None, call) and turns.is_mine()
+        threads = run_interruptibly(lambda: set(call.threads), None, call)
+        assert len(threads) == 2 and call.threads == {threading.get_ident()}
+
+
+def test_a_call_belongs_to_the_thread_that_works_for_it():
+    """A stream may be made in one thread and read in another."""
+    turns, call, seen = Turns(), Call(), []
+
+    def read():
+        with turns.take(call):
+            seen.append(turns.is_mine())
+            inside.set()
+            leave.wait(5)
+
+    inside, leave = threading.Event(), threading.Event()
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert inside.wait(5) and not turns.is_mine()
+    leave.set()
+    with turns.take(Call()):
+        pass
+    thread.join()
+    assert seen == [True]
 
 
 def test_no_further_thread_to_be_had(monkeypatch):
@@ -136,10 +160,27 @@ def blas_threads():
 
 def test_blas_has_one_thread_inside_and_its_own_number_after():
     before = blas_threads()
-    one, other = OneBlasThread(), OneBlasThread()
-    with one:
+    outer, inner = BlasLimit().one_thread(), BlasLimit().one_thread()
+    outer.__enter__()
+    assert set(blas_threads()) <= {1}
+    with inner:
+        outer.__exit__(None, None, None)
+        assert set(blas_threads()) <= {1}  # somebody is still at work
+    assert blas_threads() == before
+
+
+def test_a_holder_that_vanished_does_not_count(monkeypatch):
+    """As after an interrupt before the limit was set."""
+    before = blas_threads()
+    limit = BlasLimit()
+
+    def interrupt(**settings):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(limit, "_controller", SimpleNamespace(limit=interrupt))
+        with pytest.raises(KeyboardInterrupt), limit.one_thread():
+            pass
+    with limit.one_thread():
         assert set(blas_threads()) <= {1}
-        other.__enter__()
-    assert set(blas_threads()) <= {1}  # somebody is still at work
-    other.__exit__(None, None, None)
     assert blas_threads() == before

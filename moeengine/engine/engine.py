@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from moeengine import prompts
 from moeengine.config import EngineConfig
+from moeengine.engine import prompts
+from moeengine.engine.generation import Completion, Stream
+from moeengine.engine.runtime import Runtime
+from moeengine.engine.session import Session
 from moeengine.errors import ConfigError
-from moeengine.generation import Completion, Stream
-from moeengine.runtime import Runtime
-from moeengine.session import Session
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 Progress = Callable[[int, int], None] | None

@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
-from moeengine import kv_file
+from moeengine.engine import kv_file
 from moeengine.errors import ConfigError, ContextOverflowError
-from tests.fakes import N_VOCAB, fake_engine
+from tests.engine.fakes import N_VOCAB, fake_engine
 
 
 @pytest.fixture

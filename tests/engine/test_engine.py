@@ -13,7 +13,7 @@ from moeengine.errors import (
     NumericError,
     UnsupportedError,
 )  # fmt: skip
-from tests.fakes import BOS, EOS, IM_END, N_VOCAB, THINK, FakeModel, fake_engine
+from tests.engine.fakes import BOS, EOS, IM_END, N_VOCAB, THINK, FakeModel, fake_engine
 
 
 @pytest.fixture
@@ -364,6 +364,7 @@ def test_n_ctx_defaults(monkeypatch):
     assert engine.n_ctx == 4096 and model.contexts[0].n_ubatch == 4096
 
 
-def test_a_longer_context_than_trained_is_warned_about(monkeypatch, caplog):
+def test_a_longer_context_than_trained_is_warned_about(monkeypatch, caplog, capfd):
     fake_engine(monkeypatch, n_ctx=65)
+    assert capfd.readouterr() == ("", "")
     assert "65" in caplog.text and "64" in caplog.text

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from moeengine.answer_text import AnswerText
+from moeengine.engine.answer_text import AnswerText
 from moeengine.errors import CancelledError, ContextOverflowError
 from moeengine.sampling import Sampler, token_logprob
 
@@ -46,14 +46,17 @@ class Generation:
     tokenizer : Tokenizer
     has_text : bool              False: token ids only, the text stays empty
     call : Call
-    hparams, n_ctx : of the session that will do the work
+    n_vocab, n_ctx : of the model and of the session that will do the work
+    counters : stats.Counters
 
     Raises
     ------
     ContextOverflowError         the prompt alone is longer than n_ctx
     """
 
-    def __init__(self, prompt, params, *, tokenizer, has_text, call, n_vocab, n_ctx, progress=None):
+    def __init__(
+        self, prompt, params, *, tokenizer, has_text, call, n_vocab, n_ctx, counters, progress=None
+    ):
         if len(prompt) > n_ctx:
             raise ContextOverflowError(
                 f"prompt: found {len(prompt)} tokens, expected at most n_ctx, which is {n_ctx}; "
@@ -69,6 +72,7 @@ class Generation:
         self.n_reused = 0
         self.finish_reason = None
         self.timings = {"prefill_s": 0.0, "decode_s": 0.0}
+        self._counters = counters
         self._tokenizer = tokenizer
         self._has_text = has_text
         self._end_tokens = () if params.ignore_eos else tokenizer.eog_ids
@@ -115,6 +119,7 @@ class Generation:
             self._text_of(token)
             return ""
         self.tokens.append(token)
+        self._counters.n_generated_tokens += 1
         if self.params.logprobs:
             self._logprobs.append(token_logprob(logits, token, self.params.logprobs))
         piece = self._text_of(token)

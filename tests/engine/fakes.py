@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from moeengine.engine import Engine
+from moeengine.engine.runtime import Runtime
 from moeengine.errors import CancelledError, ConfigError
-from moeengine.runtime import Runtime
 
 BOS, EOS, IM_END, THINK = 256, 257, 258, 259
 SPECIAL = {BOS: "<s>", EOS: "</s>", IM_END: "<|im_end|>", THINK: "<think>"}

@@ -16,10 +16,12 @@ import pytest
 
 from moeengine import Engine
 from moeengine.errors import CancelledError, ClosedError, MoeEngineError
-from tests.fakes import EOS, FakeModel, fake_engine, wait_until
+from tests.engine.fakes import EOS, FakeModel, fake_engine, wait_until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GREEDY = {"temperature": 0, "max_tokens": 8}
+LONG = [65] * 600
+SOON_S = 4  # far from 12, also on a busy machine; 0.2 on a quiet one
 
 
 @pytest.fixture
@@ -29,8 +31,8 @@ def made(monkeypatch):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """20 ms a token: a prompt of 30 tokens takes 0.6 s."""
-    return fake_engine(monkeypatch, FakeModel(delay_s=0.02), n_ctx=64)
+    """20 ms a token: LONG takes 12 s."""
+    return fake_engine(monkeypatch, FakeModel(1000, delay_s=0.02))
 
 
 def after(seconds, action):
@@ -136,8 +138,8 @@ def test_cancel_in_a_long_prompt(slow):
     engine, model = slow
     after(0.1, engine.cancel)
     start = time.monotonic()
-    answer = engine.complete([65] * 60, **GREEDY)
-    assert time.monotonic() - start < 0.5
+    answer = engine.complete(LONG, **GREEDY)
+    assert time.monotonic() - start < SOON_S
     assert (answer.finish_reason, answer.text, answer.tokens) == ("cancelled", "", [])
     assert engine.complete([65] * 3, temperature=0, max_tokens=2).n_generated == 2
 
@@ -168,7 +170,7 @@ def test_cancel_emits_the_tail_held_back(slow):
 def test_cancel_of_eval_and_logits_raises(slow):
     engine, model = slow
     session = engine.session()
-    for call in (lambda: session.eval([1] * 60), lambda: engine.logits([1] * 60)):
+    for call in (lambda: session.eval(LONG), lambda: engine.logits(LONG)):
         after(0.1, engine.cancel)
         with pytest.raises(CancelledError):
             call()
@@ -194,7 +196,7 @@ def test_cancel_reaches_a_call_that_waits_for_its_turn(slow):
     engine, model = slow
     results = []
     threads = [
-        threading.Thread(target=lambda: results.append(engine.complete([65] * 50, **GREEDY)))
+        threading.Thread(target=lambda: results.append(engine.complete(LONG, **GREEDY)))
         for _ in range(3)
     ]
     for t in threads:
@@ -202,7 +204,7 @@ def test_cancel_reaches_a_call_that_waits_for_its_turn(slow):
     time.sleep(0.1)
     engine.cancel()
     for t in threads:
-        t.join(2)
+        t.join(10)
     assert [r.finish_reason for r in results] == ["cancelled"] * 3
 
 
@@ -212,12 +214,12 @@ def test_cancel_reaches_a_call_that_waits_for_its_turn(slow):
 @pytest.mark.parametrize("delay", [0.02, 0.15, 0.3])
 def test_ctrl_c_ends_a_prompt_and_the_engine_goes_on(slow, delay):
     engine, model = slow
-    for call in (lambda: engine.complete([65] * 60), lambda: engine.session().eval([65] * 60)):
+    for call in (lambda: engine.complete(LONG), lambda: engine.session().eval(LONG)):
         after(delay, lambda: os.kill(os.getpid(), signal.SIGINT))
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             call()
-        assert time.monotonic() - start < delay + 0.2
+        assert time.monotonic() - start < SOON_S
     assert not any(c.busy.locked() for c in model.contexts)
     assert engine.complete("ab", temperature=0, max_tokens=2).n_generated == 2
 
@@ -288,7 +290,7 @@ def test_close_while_another_thread_generates(slow):
     stream = engine.generate("ab", stream=True, temperature=0, max_tokens=-1)
     threads = [
         threading.Thread(target=run, args=(c,))
-        for c in (lambda: engine.complete([65] * 60), lambda: list(stream))
+        for c in (lambda: engine.complete(LONG), lambda: list(stream))
     ]
     for t in threads:
         t.start()
@@ -296,9 +298,9 @@ def test_close_while_another_thread_generates(slow):
     model_file = engine._runtime.model_file
     start = time.monotonic()
     engine.close()
-    assert time.monotonic() - start < 1 and model.n_at_once == 0
+    assert time.monotonic() - start < SOON_S and model.n_at_once == 0
     for t in threads:
-        t.join(2)
+        t.join(10)
     assert [type(o) for o in outcome] == [ClosedError, ClosedError]
     assert not model_file.is_open and engine._runtime.model is None
 
@@ -333,12 +335,12 @@ def test_everything_is_freed_without_the_garbage_collector(monkeypatch):
 
 
 def test_an_interrupted_call_is_freed_too(monkeypatch):
-    engine, model = fake_engine(monkeypatch, FakeModel(delay_s=0.02))
+    engine, model = fake_engine(monkeypatch, FakeModel(1000, delay_s=0.02))
     gc.disable()
     try:
         after(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
         try:
-            engine.complete([65] * 60)
+            engine.complete(LONG)
         except KeyboardInterrupt:
             pass
         ref = weakref.ref(engine._runtime)
@@ -355,8 +357,8 @@ def run_script(body):
     """Run a script that begins with a fake engine; returns the CompletedProcess."""
     head = (
         "import os, sys, threading, time, pytest\n"
-        "from tests.fakes import FakeModel, fake_engine\n"
-        "engine, model = fake_engine(pytest.MonkeyPatch(), FakeModel(delay_s=0.01))\n"
+        "from tests.engine.fakes import FakeModel, fake_engine\n"
+        "engine, model = fake_engine(pytest.MonkeyPatch(), FakeModel(1000, delay_s=0.01))\n"
     )
     return subprocess.run(
         [sys.executable, "-c", head + body], cwd=ROOT, capture_output=True, text=True, timeout=60
@@ -411,9 +413,9 @@ import signal
 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 start = time.monotonic()
 try:
-    engine.complete([65] * 60)
+    engine.complete([65] * 1000)
 except KeyboardInterrupt:
-    print(time.monotonic() - start < 0.35)
+    print(time.monotonic() - start < 4)
 """
     done = run_script(body)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from moeengine import kv_file, prompts
 from moeengine.config import GenerationParams
+from moeengine.engine import kv_file, prompts
+from moeengine.engine.generation import Generation, Stream
+from moeengine.engine.turns import Call, Cancellations, Turns
 from moeengine.errors import (
     CancelledError,
     ClosedError,
@@ -16,8 +18,6 @@ from moeengine.errors import (
     ContextOverflowError,
     UnsupportedError,
 )
-from moeengine.generation import Generation, Stream
-from moeengine.turns import Call, Cancellations, Turns
 
 logger = logging.getLogger("moeengine")
 
@@ -139,6 +139,7 @@ class Session:
             call=call,
             n_vocab=runtime.hparams.n_vocab,
             n_ctx=self._n_ctx,
+            counters=runtime.counters,
             progress=progress,
         )
         return Stream(self, generation)
@@ -146,7 +147,7 @@ class Session:
     def complete(self, prompt, *, progress=None, **settings):
         """The answer with all that is known about it: a Completion. See `Engine.complete`."""
         stream = self.stream(prompt, progress=progress, **settings)
-        with self._runtime.one_blas_thread:
+        with self._runtime.blas.one_thread():
             for _ in stream:
                 pass
         return stream.result
@@ -187,7 +188,7 @@ class Session:
         """The turn on this timeline, for `call` or a new one; yields the call."""
         call = call or self._runtime.new_call(self._cancellations)
         try:
-            with self._turns.take(call, lease=lease), self._runtime.one_blas_thread:
+            with self._turns.take(call, lease=lease), self._runtime.blas.one_thread():
                 try:
                     self.check_open()
                     yield call
