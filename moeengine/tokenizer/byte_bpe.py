@@ -92,7 +92,7 @@ def build_bpe(vocab, alphabet, **options):
     ids = {text: i for text, i in table.ids.items() if i not in table.bad and i not in table.control}
     missing = [char for char in alphabet if char not in ids]
     if missing:
-        log.warning("%s: %d of the 256 bytes have no token and are dropped", vocab.where, len(missing))
+        log.info("%s: %d of the 256 bytes have no token and are dropped", vocab.where, len(missing))
     merges = _pairs(vocab.merges.tolist())
     control = {table.texts[i] for i in table.control}
     for text in control:

@@ -51,7 +51,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
         self._environment = ChatEnvironment()
-        self._environment.budget = Budget(0)
+        self._environment.budget = Budget()
         if len(source) > MAX_TEMPLATE:
             raise ConfigError(f"chat template: found {len(source)} characters, expected at most {MAX_TEMPLATE}")
         try:
@@ -105,12 +105,12 @@ class ChatTemplate:
                        more than `template_limits` allows
         """
         text = self._rendered(messages, add_generation_prompt, extra)
-        segments, at = [], 0
+        plain, segments, at = str.__str__(text), [], 0
         for start, end in trusted_spans(text):
-            segments += [Segment(text[at:start], False), Segment(text[start:end], True)]
+            segments += [Segment(plain[at:start], False), Segment(plain[start:end], True)]
             at = end
-        segments.append(Segment(text[at:], False))
-        return [Segment(str.__str__(s.text), s.trusted) for s in segments if s.text]
+        segments.append(Segment(plain[at:], False))
+        return [segment for segment in segments if segment.text]
 
     def encode(self, messages, add_generation_prompt=True, **extra):
         """Ids of a conversation, with exactly one BOS when the vocabulary or the template wants one.
@@ -140,7 +140,7 @@ class ChatTemplate:
         }
         with self._lock:
             environment = self._environment
-            environment.budget = Budget(counter.n_chars)
+            environment.budget = Budget(counter.n_chars, counter.n_entries, counter.sizes)
             try:
                 context = self._template.new_context(variables)
                 return environment.concatenated(self._template.root_render_func(context))
@@ -168,15 +168,24 @@ def chat_templates(file):
 
 
 class _Counter:
-    """Copies what a caller gives into plain containers and strings, and counts the characters."""
+    """Copies what a caller gives into plain containers and strings, and measures it.
+
+    Attributes
+    ----------
+    n_chars, n_entries : int    characters and entries so far
+    sizes : dict     id of each container -> (entries, characters) in it
+    """
 
     def __init__(self):
-        self.n_chars = 0
+        self.n_chars = self.n_entries = 0
+        self.sizes = {}
 
     def messages(self, messages):
         if isinstance(messages, (str, Mapping)) or not hasattr(messages, "__iter__"):
             raise ConfigError(f"messages: found {type(messages).__name__}, expected a list of mappings")
-        return [self._message(message, i) for i, message in enumerate(messages)]
+        copies = [self._message(message, i) for i, message in enumerate(messages)]
+        self.sizes[id(copies)] = self.n_entries + len(copies), self.n_chars
+        return copies
 
     def _message(self, message, i):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
@@ -194,11 +203,17 @@ class _Counter:
             return str.__str__(value)
         if value is None or isinstance(value, (bool, int, float)):
             return value
+        before = self.n_entries, self.n_chars
         if isinstance(value, Mapping):
-            return {self.plain(k, where, depth + 1): self.plain(v, where, depth + 1) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.plain(item, where, depth + 1) for item in value]
-        raise ConfigError(f"{where}: found {type(value).__name__}, expected text, numbers, lists and mappings")
+            copy = {self.plain(k, where, depth + 1): self.plain(v, where, depth + 1) for k, v in value.items()}
+            self.n_entries += 2 * len(copy)
+        elif isinstance(value, (list, tuple)):
+            copy = [self.plain(item, where, depth + 1) for item in value]
+            self.n_entries += len(copy)
+        else:
+            raise ConfigError(f"{where}: found {type(value).__name__}, expected text, numbers, lists and mappings")
+        self.sizes[id(copy)] = self.n_entries - before[0], self.n_chars - before[1]
+        return copy
 
 
 def _told(error):

@@ -16,7 +16,7 @@ MAX_TEMPLATE = 1 << 20  # characters; the longest known are under 64 K
 MAX_STEPS = 500_000
 MAX_SECONDS = 5.0
 MAX_TEXT = 1 << 20  # characters of any string made, or 8 times the messages if that is more
-MAX_ITEMS = 200_000  # entries of a container, counted as often as they are reached
+MAX_ITEMS = 200_000  # entries of a container, counted as often as they are reached; or 8 times those of the messages
 MAX_WIDTH = 10_000  # padding, indentation, batch sizes
 MAX_BITS = 4096  # of an integer
 CONTAINERS = (list, tuple, dict, Namespace)
@@ -30,20 +30,24 @@ class Budget:
     Parameters
     ----------
     n_chars : int    characters in the messages
+    n_entries : int  entries of the containers in them
+    sizes : dict     id of a container the caller gave -> (entries, characters) in it; they do not change
     """
 
-    def __init__(self, n_chars):
-        self._steps = MAX_STEPS
-        self._deadline = time.monotonic() + MAX_SECONDS
+    def __init__(self, n_chars=0, n_entries=0, sizes=None):
+        self._steps = MAX_STEPS + 64 * n_entries
+        self._max_items = max(MAX_ITEMS, 8 * n_entries)
+        self._deadline = time.thread_time() + MAX_SECONDS
+        self._sizes = sizes or {}
         self.max_text = max(MAX_TEXT, 8 * n_chars)
 
     def spend(self, steps=1):
         """Take note of work about to be done."""
         self._steps -= steps
         if self._steps < 0:
-            raise ConfigError(f"more than {MAX_STEPS} steps")
-        if time.monotonic() > self._deadline:
-            raise ConfigError(f"more than {MAX_SECONDS:.0f} seconds")
+            raise ConfigError("more steps than any conversation of this length needs")
+        if time.thread_time() > self._deadline:
+            raise ConfigError(f"more than {MAX_SECONDS} seconds of computing")
 
     def check_text(self, n_chars):
         """Refuse a string of this length before it is made."""
@@ -53,19 +57,19 @@ class Budget:
     def measured(self, value):
         """`value`, unless it is a container that is huge when written out, as nested references can make it."""
         if isinstance(value, CONTAINERS):
-            left, n_chars = MAX_ITEMS, 0
+            left, n_chars = self._max_items, 0
             stack = [value]
             while stack:
                 item = stack.pop()
-                if isinstance(item, Namespace):
-                    item = item._Namespace__attrs
-                if isinstance(item, dict):
-                    item = [part for pair in item.items() for part in pair]
-                left -= len(item)
+                known = self._sizes.get(id(item))
+                if known is None:
+                    parts = _parts(item)
+                    stack += [part for part in parts if isinstance(part, CONTAINERS)]
+                    known = len(parts), sum(len(part) for part in parts if isinstance(part, str))
+                left -= known[0]
+                n_chars += known[1]
                 if left < 0:
-                    raise ConfigError(f"a list or mapping of more than {MAX_ITEMS} entries")
-                stack += [part for part in item if isinstance(part, CONTAINERS)]
-                n_chars += sum(len(part) for part in item if isinstance(part, str))
+                    raise ConfigError(f"a list or mapping of more than {self._max_items} entries")
                 self.check_text(n_chars)
         return value
 
@@ -111,5 +115,12 @@ class Budget:
     def _check_size(self, sequence, size):
         if isinstance(sequence, str):
             self.check_text(size)
-        elif size > MAX_ITEMS:
-            raise ConfigError(f"a list of {size} entries, expected at most {MAX_ITEMS}")
+        elif size > self._max_items:
+            raise ConfigError(f"a list of {size} entries, expected at most {self._max_items}")
+
+
+def _parts(container):
+    """What a container is made of; for a mapping, keys and values."""
+    if isinstance(container, Namespace):
+        container = container._Namespace__attrs
+    return [part for pair in container.items() for part in pair] if isinstance(container, dict) else container
