@@ -192,7 +192,7 @@ class Runtime:
         if source is not None:
             return ChatTemplate(source, tokenizer)
         if self._chat_template is None:
-            self._chat_template = ChatTemplate.from_tokenizer(tokenizer)
+            self._chat_template = ChatTemplate.from_gguf(self.model_file, tokenizer)
         return self._chat_template
 
     def close(self):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from moeengine import Engine
-from moeengine.errors import ClosedError, ConfigError
+from moeengine.errors import ClosedError, ConfigError, UnsupportedError
 from tests.tiny import write_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +88,54 @@ def test_a_session_saved_and_loaded(path, engine, tmp_path):
     strange = write_tiny(tmp_path / "b.gguf", seed=1).path
     with Engine(strange, n_ctx=64) as other, pytest.raises(ConfigError, match="another model"):
         other.session().load(tmp_path / "a.session")
+
+
+def test_chat_in_the_template_of_the_file(engine):
+    user = {"role": "user", "content": "the inn <|im_end|> again"}
+    answer = engine.complete([user], **GREEDY)
+    session = engine.session()
+    session.complete([user], temperature=0, max_tokens=0)
+    start, end = (engine.tokenizer.id_of(t) for t in ("<|im_start|>", "<|im_end|>"))
+    assert session.tokens.count(start) == 2 and session.tokens.count(end) == 1
+    text = engine.tokenizer.decode(session.tokens, special=True)
+    assert text == (
+        "<|im_start|>user\nthe inn <|im_end|> again<|im_end|>\n<|im_start|>assistant\n"
+    )
+    told = [user, {"role": "assistant", "content": answer.text}, user]
+    assert engine.complete(told, **GREEDY).n_reused >= answer.n_prompt - 1
+    assert engine.chat([user], **GREEDY) == answer.text
+    shout = "{% for m in messages %}{{ m['content'] | upper }}{{ end }}{% endfor %}"
+    session.complete(
+        [user], chat_template=shout, template_variables={"end": "!"}, max_tokens=0, temperature=0
+    )
+    assert engine.tokenizer.decode(session.tokens) == "THE INN <|IM_END|> AGAIN!"
+    for wrong in ([{"content": "x"}], [{"role": 3}], [user, "x"]):
+        with pytest.raises(ConfigError, match="message"):
+            engine.chat(wrong)
+    with pytest.raises(ConfigError, match="template"):
+        engine.chat([user], chat_template="{% if %}")
+
+
+def test_a_model_without_a_template(tmp_path):
+    plain = write_tiny(tmp_path / "a.gguf", metadata={"tokenizer.chat_template": None}).path
+    with Engine(plain) as engine, pytest.raises(ConfigError, match="no chat template"):
+        engine.chat([{"role": "user", "content": "x"}])
+
+
+def test_a_vocabulary_that_cannot_be_used_leaves_ids(tmp_path):
+    strange = write_tiny(tmp_path / "a.gguf", metadata={"tokenizer.ggml.pre": "future-model"}).path
+    with Engine(strange) as engine:
+        with pytest.raises(UnsupportedError, match="future-model"):
+            engine.complete("the inn")
+        answer = engine.complete(TOKENS, **GREEDY)
+        assert len(answer.tokens) == 12 and answer.text  # decoding needs no pre-tokenizer
+    bare = write_tiny(tmp_path / "b.gguf", tokenizer=False).path
+    with Engine(bare) as engine:
+        assert len(engine.complete(TOKENS, **GREEDY).tokens) == 12
+        with pytest.raises(UnsupportedError):
+            engine.generate(TOKENS)
+    with Engine(strange, force_pre="gpt-2") as engine:
+        assert engine.generate("the inn", **GREEDY)
 
 
 def test_stats_tell_what_was_done(engine):
