@@ -17,11 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from moeengine.tokenizer.pre import PRE_TOKENIZERS  # noqa: E402
-from tests.tokenizer import vocabs  # noqa: E402
-from tests.tokenizer.random_text import random_texts  # noqa: E402
+from moeengine.tokenizer.pre import PRE_TOKENIZERS
+from tests.tokenizer import vocabs
+from tests.tokenizer.random_text import random_texts
 
 UNMERGED = [("Zebra", vocabs.NORMAL), ("\u0120zymurgy", vocabs.NORMAL)]
 OUT = ROOT / "tests" / "tokenizer" / "fixtures"
@@ -54,7 +54,9 @@ for text, add_special, parse_special in json.load(sys.stdin):
 def stock_ids(python, path, cases):
     """What stock makes of `cases`, a list of (text, add_special, parse_special)."""
     command = [python, "-c", ORACLE, str(path)]
-    result = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        command, input=json.dumps(cases), capture_output=True, text=True, check=True
+    )
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
@@ -63,23 +65,32 @@ def trained(corpus, n_merges, pre=None, **options):
     tokenizer = Tokenizer(models.BPE())
     if pre is not None:
         tokenizer.pre_tokenizer = pre
-    trainer = trainers.BpeTrainer(vocab_size=n_merges, show_progress=False, max_token_length=16, **options)
+    trainer = trainers.BpeTrainer(
+        vocab_size=n_merges, show_progress=False, max_token_length=16, **options
+    )
     tokenizer.train_from_iterator(corpus, trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    return sorted(model["vocab"], key=model["vocab"].get), [" ".join(pair) for pair in model["merges"]]
+    return sorted(model["vocab"], key=model["vocab"].get), [
+        " ".join(pair) for pair in model["merges"]
+    ]
 
 
 def corpus(seed, n):
     """Training texts without the control characters and names that the vocabularies use otherwise."""
     texts = random_texts(seed, n)
-    return [t.replace("\x00", "").replace("</s>", "").replace("<s>", "").replace("<|im_end|>", "") for t in texts]
+    return [
+        t.replace("\x00", "").replace("</s>", "").replace("<s>", "").replace("<|im_end|>", "")
+        for t in texts
+    ]
 
 
 def byte_level(python, folder):
     """Ids a pre-tokenizer: one vocabulary, under each name; names that give the same ids share a group."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     byte_chars = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    _, merges = trained(corpus(11, 3000) + dense_texts(), 256 + 1000, byte_chars, initial_alphabet=alphabet)
+    _, merges = trained(
+        corpus(11, 3000) + dense_texts(), 256 + 1000, byte_chars, initial_alphabet=alphabet
+    )
     known = {merge.replace(" ", "") for merge in merges}
     merges += [merge for merge in ("' t", "i s", "'t is") if merge.replace(" ", "") not in known]
     texts = [*FIXED_TEXTS, *random_texts(12, 12)]
@@ -96,7 +107,9 @@ def byte_level(python, folder):
 def dense_texts():
     """Texts in which all kinds of characters stand side by side."""
     rng = random.Random(13)
-    units = "a b A B 1 2 . , ' 's 'S \u00e9 \u4e2d \u304b \uac00 - \u0663 \u0301 \U0001f680 the Word 999 / $ < | `".split(" ")
+    units = "a b A B 1 2 . , ' 's 'S \u00e9 \u4e2d \u304b \uac00 - \u0663 \u0301 \U0001f680 the Word 999 / $ < | `".split(
+        " "
+    )
     units += [" ", "  ", "\n", "\r\n", "\t", ".\n", "'t", "'s", "is", "ure"]
     return ["".join(rng.choices(units, k=rng.randint(2, 14))) for _ in range(8000)]
 
@@ -108,11 +121,17 @@ def raw(python, folder):
     extra = ["<bos>", "<eos>", "\n\n", "\n\n\n", "<h1>"]
     tokens = [*extra, *vocabs.BYTE_TOKENS, *(t for t in tokens if t not in extra)]
     kinds = [3, 3, 4, 4, 4] + [6] * 256 + [1] * (len(tokens) - 261)
-    cases = [(text, add, False) for text in (*FIXED_TEXTS, *random_texts(15, 10), "a\n\nb\n\n\n\nc<h1>") for add in (False, True)]
+    cases = [
+        (text, add, False)
+        for text in (*FIXED_TEXTS, *random_texts(15, 10), "a\n\nb\n\n\n\nc<h1>")
+        for add in (False, True)
+    ]
     files = {}
     for model, pre in (("gemma4", "gemma4"), ("gpt2", "sarvam-moe")):
         keys = {"bos_token_id": 0, "eos_token_id": 1}
-        path = vocabs.write_vocab(folder / f"{pre}.gguf", model, tokens, kinds=kinds, merges=merges, pre=pre, keys=keys)
+        path = vocabs.write_vocab(
+            folder / f"{pre}.gguf", model, tokens, kinds=kinds, merges=merges, pre=pre, keys=keys
+        )
         files[pre] = {"model": model, "ids": stock_ids(python, path, cases)}
     return {"tokens": tokens, "kinds": kinds, "merges": merges, "cases": cases, "files": files}
 
@@ -120,7 +139,9 @@ def raw(python, folder):
 def sentencepiece(python, folder):
     """Ids of SentencePiece vocabularies: many tokens of one score, characters that are no tokens, special tokens."""
     files = []
-    for seed, keys in enumerate(({}, {"add_space_prefix": False, "add_eos_token": True}, {"general.name": "Phi-3"})):
+    for seed, keys in enumerate(
+        ({}, {"add_space_prefix": False, "add_eos_token": True}, {"general.name": "Phi-3"})
+    ):
         rng = random.Random(seed)
         texts = [text.replace(" ", "\u2581") for text in corpus(20 + seed, 500) if len(text) > 1]
         pieces = {"a", "b", "\u2581"}
@@ -129,18 +150,40 @@ def sentencepiece(python, folder):
             start = rng.randrange(len(text))
             pieces.add(text[start : start + rng.randint(1, 5)])
         scored = [(piece, -rng.randint(0, 30)) for piece in sorted(pieces)]
-        extra = [("<|user|>", 3), ("<|end|>", 3), ("[X] ", 4), ("  ", 4), ("<unused>", 5), ("<|endoftext|>", 3)]
-        path = vocabs.write_spm(folder / f"spm{seed}.gguf", scored, extra, keys={"bos_token_id": 1, "eos_token_id": 2, **keys})
+        extra = [
+            ("<|user|>", 3),
+            ("<|end|>", 3),
+            ("[X] ", 4),
+            ("  ", 4),
+            ("<unused>", 5),
+            ("<|endoftext|>", 3),
+        ]
+        path = vocabs.write_spm(
+            folder / f"spm{seed}.gguf",
+            scored,
+            extra,
+            keys={"bos_token_id": 1, "eos_token_id": 2, **keys},
+        )
         texts = [*FIXED_TEXTS, *random_texts(30 + seed, 10)]
         texts += ["<|user|>\n hi <|end|>\n", "a<|user|> b[X] c  d   e<|end|><|end|>  ", "<unused>x"]
         cases = [(text, True, parse) for text in texts for parse in (False, True)]
-        files.append({"pieces": scored, "extra": extra, "keys": keys, "cases": cases, "ids": stock_ids(python, path, cases)})
+        files.append(
+            {
+                "pieces": scored,
+                "extra": extra,
+                "keys": keys,
+                "cases": cases,
+                "ids": stock_ids(python, path, cases),
+            }
+        )
     return files
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--stock-python", required=True, help="Python that has llama-cpp-python installed")
+    parser.add_argument(
+        "--stock-python", required=True, help="Python that has llama-cpp-python installed"
+    )
     python = parser.parse_args().stock_python
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

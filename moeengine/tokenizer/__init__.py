@@ -1,12 +1,12 @@
 """Text to token ids and back, and chat templates, from what a GGUF file carries.
 
-    tokenizer.py        Tokenizer: what the rest of moeengine uses
-    vocab.py roles.py   the file's keys; what each token is for
-    specials.py         cutting a text at special tokens
-    model.py            choice of encoder: byte_bpe.py, raw_bpe.py, spm.py
-    pre.py              the pre-tokenizers by name; unicode_tables.py their character classes
-    stream.py           ids to text, one at a time
-    chat.py             messages to ids; traced.py, template_env.py, template_limits.py: how they stay harmless
+tokenizer.py        Tokenizer: what the rest of moeengine uses
+vocab.py roles.py   the file's keys; what each token is for
+specials.py         cutting a text at special tokens
+model.py            choice of encoder: byte_bpe.py, raw_bpe.py, spm.py
+pre.py              the pre-tokenizers by name; unicode_tables.py their character classes
+stream.py           ids to text, one at a time
+chat.py             messages to ids; traced.py, template_env.py, template_limits.py: how they stay harmless
 """
 
 from moeengine.tokenizer.tokenizer import Tokenizer

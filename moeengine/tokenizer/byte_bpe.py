@@ -56,7 +56,9 @@ class ByteBPE:
         list of int
         """
         if self._digits:
-            encoding = self._bpe.encode(cut_digits(text, self._digits), is_pretokenized=True, add_special_tokens=False)
+            encoding = self._bpe.encode(
+                cut_digits(text, self._digits), is_pretokenized=True, add_special_tokens=False
+            )
         else:
             encoding = self._bpe.encode(text, add_special_tokens=False)
         return without_spare(encoding.ids, self._spare)
@@ -66,7 +68,9 @@ def _splitter(pre):
     from tokenizers import Regex, pre_tokenizers
 
     splits = [pre_tokenizers.Split(Regex(expand(pattern)), "isolated") for pattern in pre.splits]
-    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return pre_tokenizers.Sequence(
+        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
 
 def build_bpe(vocab, alphabet, **options):
@@ -87,9 +91,13 @@ def build_bpe(vocab, alphabet, **options):
     from tokenizers import Tokenizer, models
 
     if vocab.merges is None:
-        raise GGUFError(f"{vocab.where}: key 'tokenizer.ggml.merges': not found, expected to be present")
+        raise GGUFError(
+            f"{vocab.where}: key 'tokenizer.ggml.merges': not found, expected to be present"
+        )
     table = vocab.table
-    ids = {text: i for text, i in table.ids.items() if i not in table.bad and i not in table.control}
+    ids = {
+        text: i for text, i in table.ids.items() if i not in table.bad and i not in table.control
+    }
     missing = [char for char in alphabet if char not in ids]
     if missing:
         log.info("%s: %d of the 256 bytes have no token and are dropped", vocab.where, len(missing))

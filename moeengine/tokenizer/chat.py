@@ -53,7 +53,9 @@ class ChatTemplate:
         self._environment = ChatEnvironment()
         self._environment.budget = Budget()
         if len(source) > MAX_TEMPLATE:
-            raise ConfigError(f"chat template: found {len(source)} characters, expected at most {MAX_TEMPLATE}")
+            raise ConfigError(
+                f"chat template: found {len(source)} characters, expected at most {MAX_TEMPLATE}"
+            )
         try:
             self._template = self._environment.from_string(source)
         except TemplateSyntaxError as error:
@@ -152,7 +154,9 @@ class ChatTemplate:
         texts = {}
         for name in ("bos", "eos", "unk", "pad"):
             token_id = tokenizer.special_ids.get(name)
-            texts[f"{name}_token"] = literal("" if token_id is None else tokenizer.token_text(token_id))
+            texts[f"{name}_token"] = literal(
+                "" if token_id is None else tokenizer.token_text(token_id)
+            )
         return texts
 
 
@@ -182,14 +186,18 @@ class _Counter:
 
     def messages(self, messages):
         if isinstance(messages, (str, Mapping)) or not hasattr(messages, "__iter__"):
-            raise ConfigError(f"messages: found {type(messages).__name__}, expected a list of mappings")
+            raise ConfigError(
+                f"messages: found {type(messages).__name__}, expected a list of mappings"
+            )
         copies = [self._message(message, i) for i, message in enumerate(messages)]
         self.sizes[id(copies)] = self.n_entries + len(copies), self.n_chars
         return copies
 
     def _message(self, message, i):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise ConfigError(f"message {i}: found no role, expected a mapping with 'role' and 'content'")
+            raise ConfigError(
+                f"message {i}: found no role, expected a mapping with 'role' and 'content'"
+            )
         message = self.plain(message, f"message {i}")
         if message["role"] in ROLES:
             message["role"] = literal(message["role"])
@@ -205,13 +213,18 @@ class _Counter:
             return value
         before = self.n_entries, self.n_chars
         if isinstance(value, Mapping):
-            copy = {self.plain(k, where, depth + 1): self.plain(v, where, depth + 1) for k, v in value.items()}
+            copy = {
+                self.plain(k, where, depth + 1): self.plain(v, where, depth + 1)
+                for k, v in value.items()
+            }
             self.n_entries += 2 * len(copy)
         elif isinstance(value, (list, tuple)):
             copy = [self.plain(item, where, depth + 1) for item in value]
             self.n_entries += len(copy)
         else:
-            raise ConfigError(f"{where}: found {type(value).__name__}, expected text, numbers, lists and mappings")
+            raise ConfigError(
+                f"{where}: found {type(value).__name__}, expected text, numbers, lists and mappings"
+            )
         self.sizes[id(copy)] = self.n_entries - before[0], self.n_chars - before[1]
         return copy
 

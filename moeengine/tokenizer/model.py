@@ -15,9 +15,9 @@ log = logging.getLogger("moeengine")
 
 def pre_name(vocab, force_pre):
     """The pre-tokenizer to go by; "" for none that is named."""
-    if force_pre is not None or vocab.model == "llama":
-        return force_pre or ""
-    return "gemma4" if vocab.model == "gemma4" else vocab.pre
+    if vocab.model == "llama":
+        return ""
+    return force_pre or ("gemma4" if vocab.model == "gemma4" else vocab.pre)
 
 
 def ends_added(vocab, force_pre):
@@ -31,10 +31,14 @@ def ends_added(vocab, force_pre):
     """
     row = PRE_TOKENIZERS.get(pre_name(vocab, force_pre))
     add_bos = vocab.add_bos
-    if add_bos is None or row is not None and row.whole_lines:  # such files deny BOS and still need it, as in stock
+    if (
+        add_bos is None or row is not None and row.whole_lines
+    ):  # such files deny BOS and still need it, as in stock
         add_bos = vocab.model == "llama" or row is not None and row.add_bos
     if add_bos and "bos" not in vocab.special and vocab.add_bos:
-        log.warning("%s: BOS should be added, but no BOS token is named; none is added", vocab.where)
+        log.warning(
+            "%s: BOS should be added, but no BOS token is named; none is added", vocab.where
+        )
     return add_bos and "bos" in vocab.special, bool(vocab.add_eos) and "eos" in vocab.special
 
 
@@ -63,7 +67,9 @@ class TextModel:
             return
         where = self._vocab.where
         if self._vocab.model in NO_TEXT_MODELS or self._vocab.tokens is None:
-            raise UnsupportedError(f"{where}: the file has no vocabulary, so there is no text; work with token ids")
+            raise UnsupportedError(
+                f"{where}: the file has no vocabulary, so there is no text; work with token ids"
+            )
         raise UnsupportedError(
             f"{where}: found a tokenizer of kind {self._vocab.model!r}, expected one of {', '.join(TEXT_MODELS)}; "
             f"work with token ids"
@@ -84,7 +90,10 @@ class TextModel:
             return
         name = self._pre_name
         if not name:
-            log.warning("%s: no pre-tokenizer is named, so 'default' is used; ids may differ from training", vocab.where)
+            log.warning(
+                "%s: no pre-tokenizer is named, so 'default' is used; ids may differ from training",
+                vocab.where,
+            )
             name = "default"
         row = pre_tokenizer(name, vocab.where)
         self._encoder = RawBPE(vocab, row) if row.raw else ByteBPE(vocab, row)

@@ -14,6 +14,7 @@ import difflib
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 from moeengine.errors import UnsupportedError
 from moeengine.tokenizer.unicode_tables import ranges
@@ -34,9 +35,7 @@ _HAN = (
     "\U0002b820-\U0002ceaf\U0002ceb0-\U0002ebef\uf900-\ufaff\U0002f800-\U0002fa1f"
 )
 
-_GPT2 = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-)
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_SUFFIXES}|{_WORD}|\p{{N}}{{1,3}}|{_OTHER}|{_LINES}|{_BLANKS}"
 _QWEN2 = rf"{_SUFFIXES}|{_WORD}|\p{{N}}|{_OTHER}|{_LINES}|{_BLANKS}"
 _CASED_TAIL = rf"|\p{{N}}{{1,3}}|{_OTHER_SLASH}|{_LINES}|{_BLANKS}"
@@ -254,4 +253,4 @@ def cut_digits(text, kind):
             cuts += range(first + (last - first) % 3, last, 3)
         cuts.append(end)
     cuts.append(len(text))
-    return [text[a:b] for a, b in zip(cuts, cuts[1:]) if a < b]
+    return [text[a:b] for a, b in pairwise(cuts) if a < b]

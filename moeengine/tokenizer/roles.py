@@ -54,6 +54,7 @@ class TokenTable:
     special : dict          as `Vocab.special`, completed by well-known texts
     control : frozenset     ids that plain text never becomes: control and unknown tokens
     user_defined : frozenset  ids matched whole in any text
+    whole : frozenset       both of these
     eog_ids : frozenset     ids that end a generation
     """
 
@@ -68,6 +69,7 @@ class TokenTable:
         self._settle_exceptions()
         self._user_defined -= self._control
         self.control, self.user_defined = frozenset(self._control), frozenset(self._user_defined)
+        self.whole = self.control | self.user_defined
         self.eog_ids = frozenset(self._eog)
 
     def _of_kind(self, kind):
@@ -87,7 +89,9 @@ class TokenTable:
 
     def _ends(self):
         names = ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom")
-        return {self.special[name] for name in names if name in self.special} | set(self._named(END_TEXTS))
+        return {self.special[name] for name in names if name in self.special} | set(
+            self._named(END_TEXTS)
+        )
 
     def _settle_exceptions(self):
         """Tokens that end a generation in most vocabularies, but not in those that have certain others."""
@@ -102,7 +106,11 @@ class TokenTable:
     @cached_property
     def byte_ids(self):
         """Tokens that stand for one byte: id -> byte. Only type BYTE with the text `<0xHH>` counts."""
-        return {i: byte for i in self._of_kind(Kind.BYTE) if (byte := byte_of(self.texts[i])) is not None}
+        return {
+            i: byte
+            for i in self._of_kind(Kind.BYTE)
+            if (byte := byte_of(self.texts[i])) is not None
+        }
 
     def stripped_sides(self, pre, model_name):
         """Special tokens that swallow the white space beside them.

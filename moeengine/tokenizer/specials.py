@@ -8,7 +8,10 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 C_SPACE = " \t\n\v\f\r"
-PREFIX_SIZES = (2, 6)  # two tries: most texts have "<|" or "<u" nowhere, some have it but not "<unuse"
+PREFIX_SIZES = (
+    2,
+    6,
+)  # two tries: most texts have "<|" or "<u" nowhere, some have it but not "<unuse"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def special_tokens(vocab):
     left, right = table.stripped_sides(vocab.pre, vocab.name)
     return [
         SpecialToken(table.texts[i], i, i in table.control, i in left, i in right)
-        for i in sorted((table.control | table.user_defined) - table.bad)
+        for i in sorted(table.whole - table.bad)
     ]
 
 

@@ -32,7 +32,9 @@ class SentencePiece:
 
     def __init__(self, vocab, adds_space_prefix):
         if vocab.scores is None:
-            raise GGUFError(f"{vocab.where}: key 'tokenizer.ggml.scores': not found, expected to be present")
+            raise GGUFError(
+                f"{vocab.where}: key 'tokenizer.ggml.scores': not found, expected to be present"
+            )
         table = vocab.table
         self._adds_space_prefix = adds_space_prefix
         hidden = table.control | table.bad | table.byte_ids.keys()

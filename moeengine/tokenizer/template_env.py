@@ -19,7 +19,20 @@ from jinja2.visitor import NodeTransformer
 
 from moeengine.tokenizer.traced import Traced, brace_formatted, joined, literal, percent_formatted
 
-WIDTH_NAMES = frozenset(("batch", "center", "indent", "ljust", "rjust", "round", "slice", "truncate", "wordwrap", "zfill"))
+WIDTH_NAMES = frozenset(
+    (
+        "batch",
+        "center",
+        "indent",
+        "ljust",
+        "rjust",
+        "round",
+        "slice",
+        "truncate",
+        "wordwrap",
+        "zfill",
+    )
+)
 UNSAFE_STR = frozenset(("encode", "expandtabs", "format_map", "maketrans", "translate"))
 DROPPED_FILTERS = ("pprint", "random", "urlize", "xmlattr")
 DROPPED_GLOBALS = ("lipsum",)
@@ -28,7 +41,7 @@ DROPPED_GLOBALS = ("lipsum",)
 class GenerationBlock(Extension):
     """`{% generation %} ... {% endgeneration %}` marks what a model wrote, for training; here it is only its body."""
 
-    tags = {"generation"}
+    tags = frozenset(("generation",))
 
     def parse(self, parser):
         next(parser.stream)
@@ -88,12 +101,16 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         )
         self.budget = None
         self.concat = self.concatenated
-        self.filters.update(join=_join, replace=_replace, format=_format, safe=_identity, tojson=_tojson)
+        self.filters.update(
+            join=_join, replace=_replace, format=_format, safe=_identity, tojson=_tojson
+        )
         for name in DROPPED_FILTERS:
             del self.filters[name]
         for name in DROPPED_GLOBALS:
             del self.globals[name]
-        self.filters = {name: self._bounded(name, function) for name, function in self.filters.items()}
+        self.filters = {
+            name: self._bounded(name, function) for name, function in self.filters.items()
+        }
         self.tests = {name: self._bounded(name, function) for name, function in self.tests.items()}
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
 
@@ -108,7 +125,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def through(self, name, expr):
         """The node for a call of this environment's method `name` with the value of `expr`."""
-        call = nodes.Call(nodes.EnvironmentAttribute(name), [expr], [], None, None, lineno=expr.lineno)
+        call = nodes.Call(
+            nodes.EnvironmentAttribute(name), [expr], [], None, None, lineno=expr.lineno
+        )
         return call.set_environment(self)
 
     def _bounded(self, name, function):
@@ -178,25 +197,25 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             return None  # format_map is refused as an attribute
 
         def formatted(*args, **kwargs):
-            self.budget.check_format(owner)
+            self.budget.check_format(owner, (*args, *kwargs.values()))
             return brace_formatted(SandboxedFormatter(self), owner, args, kwargs)
 
         return formatted
 
-    def call(__self, __context, __obj, *args, **kwargs):  # noqa: N805  names that no template argument can have
-        __self.budget.spend()
+    def call(self, context, obj, /, *args, **kwargs):
+        self.budget.spend()
         for value in (*args, *kwargs.values()):
-            __self.budget.measured(value)
-        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+            self.budget.measured(value)
+        owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
         if isinstance(owner, str):
             if name == "replace" and len(args) >= 2:
-                __self.budget.check_replace(owner, *args)
+                self.budget.check_replace(owner, *args)
             elif name == "join" and args:
-                args = (__self._listed(args[0]), *args[1:])
-                __self.budget.check_join(owner, args[0])
+                args = (self._listed(args[0]), *args[1:])
+                self.budget.check_join(owner, args[0])
             elif name in WIDTH_NAMES:
-                __self.budget.check_width((*args, *kwargs.values()))
-        return super().call(__context, __obj, *args, **kwargs)
+                self.budget.check_width((*args, *kwargs.values()))
+        return super().call(context, obj, *args, **kwargs)
 
 
 @pass_environment
@@ -217,7 +236,7 @@ def _replace(environment, s, old, new, count=-1):
 
 @pass_environment
 def _format(environment, value, *args, **kwargs):
-    environment.budget.check_format(value)
+    environment.budget.check_format(value, (*args, *kwargs.values()))
     return percent_formatted(Traced(value, getattr(value, "trusted", ())), kwargs or args)
 
 
@@ -228,7 +247,9 @@ def _identity(value):
 def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
     if isinstance(indent, int) and indent > 16:
         raise TemplateRuntimeError(f"tojson: found an indent of {indent}, expected at most 16")
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise_exception(message):

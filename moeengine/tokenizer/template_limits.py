@@ -57,49 +57,72 @@ class Budget:
     def measured(self, value):
         """`value`, unless it is a container that is huge when written out, as nested references can make it."""
         if isinstance(value, CONTAINERS):
-            left, n_chars = self._max_items, 0
-            stack = [value]
-            while stack:
-                item = stack.pop()
-                known = self._sizes.get(id(item))
-                if known is None:
-                    parts = _parts(item)
-                    stack += [part for part in parts if isinstance(part, CONTAINERS)]
-                    known = len(parts), sum(len(part) for part in parts if isinstance(part, str))
-                left -= known[0]
-                n_chars += known[1]
-                if left < 0:
-                    raise ConfigError(f"a list or mapping of more than {self._max_items} entries")
-                self.check_text(n_chars)
+            self._extent(value)
         return value
+
+    def _extent(self, value):
+        """About how many characters a value is when written out."""
+        if not isinstance(value, CONTAINERS):
+            return len(value) if isinstance(value, str) else 32
+        n_entries = n_chars = 0
+        stack = [value]
+        while stack:
+            item = stack.pop()
+            known = self._sizes.get(id(item))
+            if known is None:
+                parts = _parts(item)
+                stack += [part for part in parts if isinstance(part, CONTAINERS)]
+                known = len(parts), sum(len(part) for part in parts if isinstance(part, str))
+            n_entries += known[0]
+            n_chars += known[1]
+            if n_entries > self._max_items:
+                raise ConfigError(f"a list or mapping of more than {self._max_items} entries")
+            self.check_text(n_chars)
+        return n_chars + 8 * n_entries
 
     def check_binop(self, operator, left, right):
         """Refuse `left operator right` when the result would be too large. For `+`, `*`, `**` and `%`."""
         if operator == "%":
             if isinstance(left, str):
-                self.check_format(left)
+                self.check_format(left, right if isinstance(right, tuple) else (right,))
             return
-        sizes = [len(side) if isinstance(side, (str, list, tuple)) else None for side in (left, right)]
+        sizes = [
+            len(side) if isinstance(side, (str, list, tuple)) else None for side in (left, right)
+        ]
         if operator == "+" and None not in sizes:
             self._check_size(left, sum(sizes))
         elif operator == "*" and sizes != [None, None]:
             count = right if sizes[1] is None else left
             if isinstance(count, int):
-                self._check_size(left if sizes[1] is None else right, (sizes[0] or sizes[1] or 0) * max(count, 0))
+                self._check_size(
+                    left if sizes[1] is None else right, (sizes[0] or sizes[1] or 0) * max(count, 0)
+                )
         elif isinstance(left, int) and isinstance(right, int):
-            bits = left.bit_length() * max(right, 1) if operator == "**" else left.bit_length() + right.bit_length()
+            bits = (
+                left.bit_length() * max(right, 1)
+                if operator == "**"
+                else left.bit_length() + right.bit_length()
+            )
             if bits > MAX_BITS:
                 raise ConfigError(f"an integer of more than {MAX_BITS} bits")
 
-    def check_format(self, text):
-        """Refuse a format string that pads to a great or computed width."""
+    def check_format(self, text, values):
+        """Refuse a format string that pads to a great or computed width, or repeats long values too often."""
         if _WIDE_FORMAT.search(text):
             raise ConfigError("a format with a computed width or one of more than 4 digits")
+        longest = max(map(self._extent, values), default=0)
+        self.check_text(len(text) + longest * (text.count("{") + text.count("%")))
 
     def check_width(self, values):
         """Refuse padding arguments that are too large."""
         for value in values:
-            size = len(value) if isinstance(value, str) else abs(value) if isinstance(value, int) else 0
+            size = (
+                len(value)
+                if isinstance(value, str)
+                else abs(value)
+                if isinstance(value, int)
+                else 0
+            )
             if size > MAX_WIDTH:
                 raise ConfigError(f"a width of {size}, expected at most {MAX_WIDTH}")
 
@@ -123,4 +146,8 @@ def _parts(container):
     """What a container is made of; for a mapping, keys and values."""
     if isinstance(container, Namespace):
         container = container._Namespace__attrs
-    return [part for pair in container.items() for part in pair] if isinstance(container, dict) else container
+    return (
+        [part for pair in container.items() for part in pair]
+        if isinstance(container, dict)
+        else container
+    )

@@ -4,6 +4,7 @@ Making a Tokenizer checks the file's keys and little more; strings are decoded a
 used. A file without a usable vocabulary still gives a Tokenizer, for which only text is an error.
 """
 
+import operator
 import threading
 
 from moeengine.errors import ConfigError
@@ -76,7 +77,9 @@ class Tokenizer:
         """set of int: every token that ends a generation."""
         if self.has_text:
             return set(self._vocab.table.eog_ids)
-        return {self.special_ids[name] for name in ("eos", "eot", "eom") if name in self.special_ids}
+        return {
+            self.special_ids[name] for name in ("eos", "eot", "eom") if name in self.special_ids
+        }
 
     @property
     def special_ids(self):
@@ -204,12 +207,16 @@ class Tokenizer:
         TextStream    with `feed(id) -> str` and `flush() -> str`
         """
         self._model.require_strings()
-        whole = self._vocab.table.control | self._vocab.table.user_defined
-        return TextStream(self, special, at_start, whole if self._model.adds_space_prefix else None)
+        prefixed = self._vocab.table.whole if self._model.adds_space_prefix else None
+        return TextStream(self, special, at_start, prefixed)
 
     def _check_id(self, token_id):
-        if not 0 <= token_id < (self.n_vocab or token_id + 1):
-            raise ConfigError(f"token id: found {token_id}, expected 0 to {self.n_vocab - 1}")
+        try:
+            index = operator.index(token_id)
+        except TypeError:
+            raise ConfigError(f"token id: found {token_id!r}, expected an integer") from None
+        if index < 0 or self.n_vocab and index >= self.n_vocab:
+            raise ConfigError(f"token id: found {index}, expected 0 to {self.n_vocab - 1}")
 
 
 def _check_text(text):
@@ -218,4 +225,6 @@ def _check_text(text):
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"text: found a lone surrogate at {error.start}, expected valid Unicode") from None
+        raise ConfigError(
+            f"text: found a lone surrogate at {error.start}, expected valid Unicode"
+        ) from None

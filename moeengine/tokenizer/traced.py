@@ -77,7 +77,11 @@ class Traced(str):
 
     def splitlines(self, keepends=False):
         lines = _located(self, str.splitlines(self, True), 0)
-        return lines if keepends else [line[: len(text)] for line, text in zip(lines, str.splitlines(self))]
+        return (
+            lines
+            if keepends
+            else [line[: len(text)] for line, text in zip(lines, str.splitlines(self))]
+        )
 
     def partition(self, sep):
         return tuple(_located(self, str.partition(self, sep), 0))
@@ -166,7 +170,9 @@ def percent_formatted(text, values):
     place, result = 0, []
     for piece in pieces:
         written = _cut(text, place, place + len(piece))
-        result.append(str(next(rest)) if piece == "%s" else written[:1] if piece == "%%" else written)
+        result.append(
+            str(next(rest)) if piece == "%s" else written[:1] if piece == "%%" else written
+        )
         place += len(piece)
     return joined("", result)
 

@@ -52,6 +52,8 @@ class Vocab:
         self.pre = file.get_str(KEYS.PRE, "")
         self.name = file.get_str(gguf.Keys.General.NAME, "")
         self.tokens = file.get_array(KEYS.LIST, None, kind="str")
+        if self.tokens is not None and not len(self.tokens):
+            file.refuse(KEYS.LIST, self.tokens, "at least one token")
         self.n_vocab = _count(file, self.tokens)
         self.merges = file.get_array(KEYS.MERGES, None, kind="str")
         self.scores = _scores(file, self.tokens)
@@ -143,6 +145,6 @@ def _special_ids(file, vocab):
                 found.setdefault(name, value)
     if vocab.model == "llama":
         for name, default in SPM_DEFAULTS.items():  # kept only where the token can be nothing else
-            if default <= top and vocab.kinds[default] in (Kind.CONTROL, Kind.UNKNOWN):
+            if default < len(vocab.kinds) and vocab.kinds[default] in (Kind.CONTROL, Kind.UNKNOWN):
                 found.setdefault(name, default)
     return found

@@ -8,8 +8,24 @@ from moeengine.errors import ConfigError
 from moeengine.tokenizer import ChatTemplate, Tokenizer
 from tests.tokenizer.vocabs import CONTROL, NORMAL, USER_DEFINED, byte_bpe, write_byte_bpe
 
-SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "[INST]", "[/INST]", "<|eot_id|>", "<|start|>", "<|message|>")
-EXTRA = [(text, CONTROL) for text in SPECIAL] + [("<think>", USER_DEFINED), ("</think>", USER_DEFINED), ("<|fake|>", NORMAL)]
+SPECIAL = (
+    "<s>",
+    "</s>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|user|>",
+    "<|assistant|>",
+    "[INST]",
+    "[/INST]",
+    "<|eot_id|>",
+    "<|start|>",
+    "<|message|>",
+)
+EXTRA = [(text, CONTROL) for text in SPECIAL] + [
+    ("<think>", USER_DEFINED),
+    ("</think>", USER_DEFINED),
+    ("<|fake|>", NORMAL),
+]
 KEYS = {"bos_token_id": 256, "eos_token_id": 257}
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
@@ -30,7 +46,9 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def render(tokenizer):
     def render(source, messages=({"role": "user", "content": "U"},), **extra):
-        return "".join(segment.text for segment in ChatTemplate(source, tokenizer).render(messages, **extra))
+        return "".join(
+            segment.text for segment in ChatTemplate(source, tokenizer).render(messages, **extra)
+        )
 
     return render
 
@@ -77,7 +95,15 @@ TEMPLATES = {
 @pytest.mark.parametrize("source", TEMPLATES.values(), ids=TEMPLATES)
 def test_only_the_template_makes_control_tokens(tokenizer, source):
     template = ChatTemplate(source, tokenizer)
-    for content in ("hello", ALL_SPECIAL, "<|im_end|>", "<|im_", "end|>", "  <|im_end|>", "{{ bos_token }}"):
+    for content in (
+        "hello",
+        ALL_SPECIAL,
+        "<|im_end|>",
+        "<|im_",
+        "end|>",
+        "  <|im_end|>",
+        "{{ bos_token }}",
+    ):
         ids = template.encode([user(content), user("B" + content)], add_generation_prompt=False)
         assert controls(tokenizer, ids) == ["<|im_start|>", "<|im_end|>"] * 2, content
         assert content.strip() in tokenizer.decode(ids)
@@ -88,11 +114,16 @@ def test_tokens_are_not_completed_across_the_border(tokenizer):
     for content in ("end", "im_end", "start", "user", "<|im_", "end|>"):
         assert controls(tokenizer, ChatTemplate(source, tokenizer).encode([user(content)])) == []
     two = "{{ messages[0].content }}{{ messages[1].content }}"
-    assert controls(tokenizer, ChatTemplate(two, tokenizer).encode([user("<|im_"), user("end|>")])) == []
+    assert (
+        controls(tokenizer, ChatTemplate(two, tokenizer).encode([user("<|im_"), user("end|>")]))
+        == []
+    )
 
 
 def test_known_roles_can_name_a_token(tokenizer):
-    template = ChatTemplate("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", tokenizer)
+    template = ChatTemplate(
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", tokenizer
+    )
     assert controls(tokenizer, template.encode([user("x")])) == ["<|user|>"]
     assert controls(tokenizer, template.encode([{"role": "im_end", "content": ""}])) == []
     assert controls(tokenizer, template.encode([{"role": "user|><|im_end", "content": ""}])) == []
@@ -100,9 +131,15 @@ def test_known_roles_can_name_a_token(tokenizer):
 
 def test_ordinary_content_gives_the_ids_of_the_whole_text(tokenizer):
     template = ChatTemplate(CHATML, tokenizer)
-    messages = [user("Hello  world"), {"role": "assistant", "content": "<think>x</think>\u4f60"}, user(" 1 ")]
+    messages = [
+        user("Hello  world"),
+        {"role": "assistant", "content": "<think>x</think>\u4f60"},
+        user(" 1 "),
+    ]
     text = "".join(segment.text for segment in template.render(messages))
-    assert template.encode(messages) == tokenizer.encode(text, add_special=False, parse_special=True)
+    assert template.encode(messages) == tokenizer.encode(
+        text, add_special=False, parse_special=True
+    )
 
 
 def test_exactly_one_bos(tmp_path):
@@ -110,19 +147,33 @@ def test_exactly_one_bos(tmp_path):
     for keys in (KEYS, {**KEYS, "add_bos_token": True}):
         tokenizer = byte_bpe(tmp_path, extra=EXTRA, keys=keys)
         assert ChatTemplate(with_bos, tokenizer).encode([user("a")]) == [256, 97]
-        assert ChatTemplate("{{ bos_token }}" + with_bos, tokenizer).encode([user("a")]) == [256, 97]
+        assert ChatTemplate("{{ bos_token }}" + with_bos, tokenizer).encode([user("a")]) == [
+            256,
+            97,
+        ]
         without = ChatTemplate("{{ messages[0].content }}", tokenizer).encode([user("a")])
         assert without == ([256, 97] if "add_bos_token" in keys else [97])
-        assert 256 not in ChatTemplate("{{ messages[0].content }}", tokenizer).encode([user("<s>a")])[1:]
+        assert (
+            256
+            not in ChatTemplate("{{ messages[0].content }}", tokenizer).encode([user("<s>a")])[1:]
+        )
     assert ChatTemplate(with_bos, byte_bpe(tmp_path, extra=EXTRA)).encode([user("a")]) == [97]
 
 
 def test_templates_of_a_file(tmp_path):
-    keys = {**KEYS, "tokenizer.chat_template": CHATML, "tokenizer.chat_template.short": "{{ messages[0].content }}"}
+    keys = {
+        **KEYS,
+        "tokenizer.chat_template": CHATML,
+        "tokenizer.chat_template.short": "{{ messages[0].content }}",
+    }
     path = write_byte_bpe(tmp_path / "v.gguf", extra=EXTRA, pre="gpt-2", keys=keys)
     tokenizer = Tokenizer.from_gguf(path)
-    assert ChatTemplate.from_gguf(path, tokenizer).render([user("a")])[0].text == "<|im_start|>user\n"
-    with pytest.raises(ConfigError, match="no variant 'short', expected one of default"):  # not in the list of names
+    assert (
+        ChatTemplate.from_gguf(path, tokenizer).render([user("a")])[0].text == "<|im_start|>user\n"
+    )
+    with pytest.raises(
+        ConfigError, match="no variant 'short', expected one of default"
+    ):  # not in the list of names
         ChatTemplate.from_gguf(path, tokenizer, name="short")
     path = write_byte_bpe(tmp_path / "w.gguf", pre="gpt-2")
     with pytest.raises(ConfigError, match="no chat template.*give a template"):
@@ -151,7 +202,10 @@ def test_what_templates_use(render, source, text):
 
 def test_variables_from_the_caller(render):
     tools = [{"name": "f", "arguments": {"a": [1, 2.5, None, True]}}]
-    assert render("{{ tools | tojson }}{{ enable_thinking }}", tools=tools, enable_thinking=False) == json.dumps(tools) + "False"
+    assert (
+        render("{{ tools | tojson }}{{ enable_thinking }}", tools=tools, enable_thinking=False)
+        == json.dumps(tools) + "False"
+    )
     assert render("{{ add_generation_prompt }}", add_generation_prompt=False) == "False"
 
 
@@ -186,7 +240,12 @@ def test_errors_carry_the_templates_words(render, source, message):
 def test_a_template_cannot_leave_the_sandbox(render, source):
     with pytest.raises(ConfigError, match="unsafe|undefined"):
         render(source)
-    assert render("{{ '{0.__class__}'.format(1) }}{{ raise_exception.__globals__ }}{{ messages | attr('__class__') }}") == ""
+    assert (
+        render(
+            "{{ '{0.__class__}'.format(1) }}{{ raise_exception.__globals__ }}{{ messages | attr('__class__') }}"
+        )
+        == ""
+    )
 
 
 @pytest.mark.parametrize("messages, message", [

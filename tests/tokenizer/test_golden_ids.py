@@ -11,7 +11,9 @@ from tests.tokenizer import vocabs
 from tests.tokenizer.random_text import random_texts
 
 FIXTURES = Path(__file__).parent / "fixtures"
-BYTE_BPE, RAW_BPE, SPM = (json.loads((FIXTURES / f"{stem}.json").read_text()) for stem in ("byte_bpe", "raw_bpe", "spm"))
+BYTE_BPE, RAW_BPE, SPM = (
+    json.loads((FIXTURES / f"{stem}.json").read_text()) for stem in ("byte_bpe", "raw_bpe", "spm")
+)
 IDS_OF_PRE = {name: group["ids"] for group in BYTE_BPE["groups"] for name in group["names"]}
 SPACE = "\u2581"
 
@@ -36,7 +38,9 @@ def spm(tmp_path, file):
 
 
 def test_every_pre_tokenizer_has_ids():
-    assert set(IDS_OF_PRE) | set(RAW_BPE["files"]) >= {n for n, row in PRE_TOKENIZERS.items() if not row.raw}
+    assert set(IDS_OF_PRE) | set(RAW_BPE["files"]) >= {
+        n for n, row in PRE_TOKENIZERS.items() if not row.raw
+    }
     assert len(BYTE_BPE["groups"]) >= 29  # so many kinds are told apart
 
 
@@ -59,7 +63,9 @@ def test_raw_bpe(tmp_path, pre):
 def test_sentencepiece(tmp_path, file):
     tokenizer = spm(tmp_path, file)
     for (text, add_special, parse_special), ids in zip(file["cases"], file["ids"]):
-        if parse_special or 1 not in ids[1:]:  # stock can join "<" and "s>" to a control token, which we never do
+        if (
+            parse_special or 1 not in ids[1:]
+        ):  # stock can join "<" and "s>" to a control token, which we never do
             assert tokenizer.encode(text, add_special, parse_special) == ids, text
 
 
@@ -73,12 +79,16 @@ def test_any_text_comes_back_byte_bpe(byte_bpe_file, pre):
 def test_any_text_comes_back_spm_and_raw(tmp_path):
     for tokenizer in (raw_bpe(tmp_path, "gemma4"), spm(tmp_path, SPM[0]), spm(tmp_path, SPM[1])):
         for text in random_texts(77, 60):
-            assert SPACE not in text or tokenizer.decode(tokenizer.encode(text)) == text.replace(SPACE, " ")
+            assert SPACE not in text or tokenizer.decode(tokenizer.encode(text)) == text.replace(
+                SPACE, " "
+            )
             assert SPACE in text or tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_every_character_comes_back(byte_bpe_file):
     tokenizer = Tokenizer.from_gguf(byte_bpe_file)
     for plane in range(17):
-        text = "".join(chr(c) for c in range(plane << 16, (plane + 1) << 16, 61) if not 0xD800 <= c < 0xE000)
+        text = "".join(
+            chr(c) for c in range(plane << 16, (plane + 1) << 16, 61) if not 0xD800 <= c < 0xE000
+        )
         assert tokenizer.decode(tokenizer.encode(text)) == text

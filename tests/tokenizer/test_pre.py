@@ -42,7 +42,10 @@ def test_expansion_nests_in_brackets():
     assert expand(r"\p{N}").startswith("[") and expand(r"\p{N}").endswith("]")
 
 
-@pytest.mark.parametrize("pre", ["gpt-4o", "qwen2", "deepseek-llm", "deepseek-v3", "superbpe", "afmoe", "bloom", "jais-2"])
+@pytest.mark.parametrize(
+    "pre",
+    ["gpt-4o", "qwen2", "deepseek-llm", "deepseek-v3", "superbpe", "afmoe", "bloom", "jais-2"],
+)
 def test_long_runs_take_linear_time(tmp_path, pre):
     tokenizer = byte_bpe(tmp_path, ["a a", "aa aa", "A A", "AA AA"], pre=pre)
     tokenizer.require_text()

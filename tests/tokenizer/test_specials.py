@@ -4,9 +4,18 @@ import pytest
 
 from tests.tokenizer.vocabs import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, byte_bpe, spm
 
-EXTRA = [("<|im_start|>", CONTROL), ("<|im_end|>", CONTROL), ("<think>", USER_DEFINED), ("  ", USER_DEFINED), ("<u>", UNKNOWN)]
+EXTRA = [
+    ("<|im_start|>", CONTROL),
+    ("<|im_end|>", CONTROL),
+    ("<think>", USER_DEFINED),
+    ("  ", USER_DEFINED),
+    ("<u>", UNKNOWN),
+]
 START, END, THINK, SPACES, UNK = range(256, 261)
-PIECES = [(piece, -i) for i, piece in enumerate(("\u2581", "G", "\u2581G", "<", "s", ">", "<s", "s>", "/", "</", "H"))]
+PIECES = [
+    (piece, -i)
+    for i, piece in enumerate(("\u2581", "G", "\u2581G", "<", "s", ">", "<s", "s>", "/", "</", "H"))
+]
 
 
 def test_control_tokens_are_read_only_when_asked_for(tmp_path):
@@ -59,8 +68,14 @@ def test_a_space_goes_before_text_after_special_tokens(tmp_path):
     space_g = 259 + 2
     assert tokenizer.encode("G", add_special=False) == [space_g]
     assert tokenizer.encode("<s>G", add_special=False, parse_special=True) == [1, space_g]
-    assert tokenizer.decode([1, space_g]) == "G" and tokenizer.decode([space_g], at_start=False) == " G"
-    assert tokenizer.decode(tokenizer.encode("G</s>H", parse_special=True), special=True) == "<s>G</s>H"
+    assert (
+        tokenizer.decode([1, space_g]) == "G"
+        and tokenizer.decode([space_g], at_start=False) == " G"
+    )
+    assert (
+        tokenizer.decode(tokenizer.encode("G</s>H", parse_special=True), special=True)
+        == "<s>G</s>H"
+    )
 
 
 def test_white_space_beside_phi3_tokens_is_swallowed(tmp_path):

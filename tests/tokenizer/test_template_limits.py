@@ -7,7 +7,9 @@ import pytest
 from moeengine.errors import ConfigError
 from moeengine.tokenizer import ChatTemplate, template_limits
 
-DOUBLING = "{% set ns = namespace(x=START) %}{% for i in range(64) %}{% set ns.x = STEP %}{% endfor %}"
+DOUBLING = (
+    "{% set ns = namespace(x=START) %}{% for i in range(64) %}{% set ns.x = STEP %}{% endfor %}"
+)
 DEEP = DOUBLING.replace("START", "[1]").replace("STEP", "[ns.x, ns.x]")
 BOMBS = {
     "range": "{% for i in range(10**9) %}x{% endfor %}",
@@ -45,6 +47,9 @@ BOMBS = {
     "format filter": "{{ '%1000000000d' | format(1) }}",
     "format": "{{ '{:1000000000}'.format(1) }}",
     "nested format": "{{ '{:{}}'.format(1, 10**9) }}",
+    "format often": "{% set x = 'a' * 99999 %}{{ ('{0}' * 9999).format(x) }}",
+    "percent often": "{% set x = 'a' * 99999 %}{{ ('%(a)s' * 9999) % {'a': x} }}",
+    "percent of a namespace": "{% set ns = namespace(x=1) %}{% for i in range(64) %}{% set ns.x = namespace(a=ns.x, b=ns.x) %}{% endfor %}{{ '%s' % ns.x }}",
     "format_map": "{{ '{a:1000000000}'.format_map({'a': 1}) }}",
     "expandtabs": "{{ '\t'.expandtabs(10**9) }}",
     "bytes": "{{ 'a'.encode().ljust(10**9) }}",

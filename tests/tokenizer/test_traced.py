@@ -1,6 +1,7 @@
 """Traced strings: the text is always that of `str`, and what is trusted was always trusted before."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_any_chain_of_operations_keeps_users_text_untrusted():
             assert traced == plain
         spans = trusted_spans(traced)
         assert all(0 <= a < b <= len(plain) for a, b in spans)
-        assert all(b < c for (_, b), (c, _) in zip(spans, spans[1:]))
+        assert all(b < c for (_, b), (c, _) in pairwise(spans))
         assert not set(trusted_text(traced).upper()) & {"U"}
         kept += bool(spans)
     assert kept > 1000
@@ -65,12 +66,17 @@ def test_formatting():
     assert trusted_spans(literal("<%s> 100%%") % "U") == ((0, 1), (2, 8))
     assert literal("%d-%5.1f") % (1, 2.5) == "1-  2.5" and trusted_spans(literal("%d") % 1) == ()
     formatter = SandboxedFormatter(ImmutableSandboxedEnvironment())
-    text = brace_formatted(formatter, literal("<{}|{a[x]}|{1:>3}{{}}>"), ("U", 7), {"a": {"x": literal("T")}})
+    text = brace_formatted(
+        formatter, literal("<{}|{a[x]}|{1:>3}{{}}>"), ("U", 7), {"a": {"x": literal("T")}}
+    )
     assert text == "<U|T|  7{}>" and trusted_spans(text) == ((0, 1), (2, 5), (8, 11))
     assert trusted_spans(brace_formatted(formatter, "plain {}", (literal("T"),), {})) == ((6, 7),)
 
 
-@pytest.mark.parametrize("wrong", [lambda t: t + 1, lambda t: t * "a", lambda t: t["x"], lambda t: t[99], lambda t: t.join([1])])
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda t: t + 1, lambda t: t * "a", lambda t: t["x"], lambda t: t[99], lambda t: t.join([1])],
+)
 def test_wrong_operands_fail_as_for_str(wrong):
     with pytest.raises((TypeError, IndexError)) as ours:
         wrong(literal("abc"))

@@ -9,8 +9,20 @@ import pytest
 from moeengine.errors import ConfigError, GGUFError, UnsupportedError
 from moeengine.loader.gguf_file import open_gguf
 from moeengine.tokenizer import Tokenizer
-from tests.tokenizer.vocabs import BYTE, BYTE_TOKENS, CONTROL, KEY, NORMAL, UNUSED, USER_DEFINED, byte_bpe, spm, write_byte_bpe
-from tests.tokenizer.vocabs import write_spm, write_vocab
+from tests.tokenizer.vocabs import (
+    BYTE,
+    BYTE_TOKENS,
+    CONTROL,
+    KEY,
+    NORMAL,
+    UNUSED,
+    USER_DEFINED,
+    byte_bpe,
+    spm,
+    write_byte_bpe,
+    write_spm,
+    write_vocab,
+)
 
 SCORES = [(piece, -i) for i, piece in enumerate(("\u2581", "a", "b", "ab", "\u2581ab"))]
 
@@ -28,7 +40,9 @@ def with_array(path, key, values, base=write_byte_bpe, **options):
             writer.add_key_value(name, value, original.value_types[name])
     if values is not None:
         if isinstance(values, np.ndarray):
-            writer.add_key_value(key, values.tolist(), gguf.GGUFValueType.ARRAY, sub_type=VTYPES[values.dtype.name])
+            writer.add_key_value(
+                key, values.tolist(), gguf.GGUFValueType.ARRAY, sub_type=VTYPES[values.dtype.name]
+            )
         else:
             writer.add_array(key, values)
     writer.write_header_to_file()
@@ -64,7 +78,9 @@ def test_arrays_of_another_type_or_length_are_refused(tmp_path, key, values, mes
 def test_other_integers_for_token_types_are_widened(tmp_path, dtype):
     kinds = np.ones(256, dtype)
     kinds[65] = CONTROL
-    tokenizer = Tokenizer.from_gguf(with_array(tmp_path / "v.gguf", KEY + "token_type", kinds, pre="gpt-2"))
+    tokenizer = Tokenizer.from_gguf(
+        with_array(tmp_path / "v.gguf", KEY + "token_type", kinds, pre="gpt-2")
+    )
     assert [i for i in range(256) if tokenizer.is_special(i)] == [65]
 
 
@@ -85,7 +101,9 @@ def test_special_ids_out_of_range_are_refused(tmp_path, name, value):
 
 def test_flags_of_another_type_are_refused(tmp_path):
     with pytest.raises(GGUFError, match="add_bos_token.*expected a bool"):
-        Tokenizer.from_gguf(write_byte_bpe(tmp_path / "v.gguf", pre="gpt-2", keys={"add_bos_token": "yes"}))
+        Tokenizer.from_gguf(
+            write_byte_bpe(tmp_path / "v.gguf", pre="gpt-2", keys={"add_bos_token": "yes"})
+        )
 
 
 def test_two_tokens_of_one_text_are_refused(tmp_path):
@@ -97,21 +115,34 @@ def test_two_tokens_of_one_text_are_refused(tmp_path):
 def test_merges_and_scores_have_to_be_there(tmp_path):
     tokens = [chr(c) for c in range(33, 120)]
     with pytest.raises(GGUFError, match="merges.*not found"):
-        Tokenizer.from_gguf(write_vocab(tmp_path / "a.gguf", "gpt2", tokens, pre="gpt-2")).encode("a")
+        Tokenizer.from_gguf(write_vocab(tmp_path / "a.gguf", "gpt2", tokens, pre="gpt-2")).encode(
+            "a"
+        )
     with pytest.raises(GGUFError, match="scores.*not found"):
         Tokenizer.from_gguf(write_vocab(tmp_path / "b.gguf", "llama", tokens)).encode("a")
 
 
 def test_files_without_text_work_with_ids(tmp_path):
     for model in ("no_vocab", "none", "test"):
-        path = write_vocab(tmp_path / f"{model}.gguf", model, ["tok_0", "tok_1"], keys={"eos_token_id": 1})
+        path = write_vocab(
+            tmp_path / f"{model}.gguf", model, ["tok_0", "tok_1"], keys={"eos_token_id": 1}
+        )
         tokenizer = Tokenizer.from_gguf(path)
         assert tokenizer.n_vocab == 2 and not tokenizer.has_text
-        assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.eog_ids, tokenizer.add_bos) == (None, 1, {1}, False)
+        assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.eog_ids, tokenizer.add_bos) == (
+            None,
+            1,
+            {1},
+            False,
+        )
         assert not tokenizer.is_special(1) and tokenizer.id_of("tok_1") is None
-        for call in (lambda: tokenizer.encode("a"), lambda: tokenizer.decode([0]), lambda: tokenizer.token_bytes(0)):
+        for call, argument in (
+            (tokenizer.encode, "a"),
+            (tokenizer.decode, [0]),
+            (tokenizer.token_bytes, 0),
+        ):
             with pytest.raises(UnsupportedError, match="no vocabulary.*token ids"):
-                call()
+                call(argument)
 
 
 def test_the_size_without_tokens_comes_from_the_model(tmp_path):
@@ -163,8 +194,12 @@ def test_bos_and_eos_follow_the_file_then_the_kind(tmp_path):
     extra = [("<s>", CONTROL), ("</s>", CONTROL)]
     assert byte_bpe(tmp_path, extra=extra, keys=ids).encode("a") == [97]
     assert byte_bpe(tmp_path, extra=extra, pre="llama-bpe", keys=ids).encode("a") == [256, 97]
-    assert byte_bpe(tmp_path, extra=extra, pre="llama-bpe", keys={**ids, "add_bos_token": False}).encode("a") == [97]
-    assert byte_bpe(tmp_path, extra=extra, keys={**ids, "add_bos_token": True, "add_eos_token": True}).encode("a") == [256, 97, 257]
+    assert byte_bpe(
+        tmp_path, extra=extra, pre="llama-bpe", keys={**ids, "add_bos_token": False}
+    ).encode("a") == [97]
+    assert byte_bpe(
+        tmp_path, extra=extra, keys={**ids, "add_bos_token": True, "add_eos_token": True}
+    ).encode("a") == [256, 97, 257]
     assert spm(tmp_path, SCORES).encode("ab") == [1, 263]
     assert spm(tmp_path, SCORES, keys={"add_bos_token": False}).encode("ab") == [263]
     assert spm(tmp_path, SCORES).encode("") == [1]
@@ -172,20 +207,35 @@ def test_bos_and_eos_follow_the_file_then_the_kind(tmp_path):
 
 
 def test_end_of_generation_tokens(tmp_path):
-    extra = [("<|im_end|>", NORMAL), ("<|endoftext|>", CONTROL), ("x", NORMAL), ("<|file_sep|>", CONTROL), ("<think>", USER_DEFINED)]
-    tokenizer = byte_bpe(tmp_path, extra=extra[:2] + [("zz", NORMAL)] + extra[3:], keys={"eos_token_id": 258})
+    extra = [
+        ("<|im_end|>", NORMAL),
+        ("<|endoftext|>", CONTROL),
+        ("x", NORMAL),
+        ("<|file_sep|>", CONTROL),
+        ("<think>", USER_DEFINED),
+    ]
+    tokenizer = byte_bpe(
+        tmp_path, extra=extra[:2] + [("zz", NORMAL)] + extra[3:], keys={"eos_token_id": 258}
+    )
     assert tokenizer.eog_ids == {256, 257, 258, 259}
-    assert tokenizer.eot_id == 256 and tokenizer.is_special(256)  # its text says what its type does not
+    assert tokenizer.eot_id == 256 and tokenizer.is_special(
+        256
+    )  # its text says what its type does not
     assert tokenizer.fim_ids == {"sep": 259}
     assert not tokenizer.is_special(260)
 
 
 def test_the_end_of_a_harmony_message_does_not_end_the_answer(tmp_path):
     names = ("<|return|>", "<|call|>", "<|end|>", "<|start|>", "<|channel|>", "<|message|>")
-    tokenizer = byte_bpe(tmp_path, extra=[(name, CONTROL) for name in names], keys={"eos_token_id": 256})
+    tokenizer = byte_bpe(
+        tmp_path, extra=[(name, CONTROL) for name in names], keys={"eos_token_id": 256}
+    )
     assert tokenizer.eog_ids == {256, 257}
     assert all(tokenizer.is_special(i) for i in range(256, 262))
-    assert tokenizer.decode(tokenizer.encode("<|start|>a<|message|>b<|end|>", parse_special=True)) == "ab"
+    assert (
+        tokenizer.decode(tokenizer.encode("<|start|>a<|message|>b<|end|>", parse_special=True))
+        == "ab"
+    )
     assert max(tokenizer.encode("".join(names))) < 256
     without = byte_bpe(tmp_path, extra=[("<|end|>", CONTROL)])
     assert without.eog_ids == {256}
@@ -195,15 +245,26 @@ def test_pieces_that_only_look_like_bytes_are_text(tmp_path):
     odd = ["<0x-1>", "<0xZZ>", "<0x1FF>", "<0x >"]
     tokenizer = spm(tmp_path, SCORES, [(text, BYTE) for text in odd])
     assert [tokenizer.token_bytes(264 + i) for i in range(4)] == [text.encode() for text in odd]
-    assert tokenizer.decode(tokenizer.encode("<0x-1> <0xZZ> <0x1FF> <0x41>")) == "<0x-1> <0xZZ> <0x1FF> <0x41>"
+    assert (
+        tokenizer.decode(tokenizer.encode("<0x-1> <0xZZ> <0x1FF> <0x41>"))
+        == "<0x-1> <0xZZ> <0x1FF> <0x41>"
+    )
     assert tokenizer.token_bytes(3 + 0xE2) == b"\xe2"
 
 
 def test_tokens_that_are_not_utf8_keep_their_bytes(tmp_path):
     tokens = [*BYTE_TOKENS, b"\xff\xfe", b"\xe2\x96", "\ufffd", "", "a\x00b", "a", "\u2581"]
     kinds = [BYTE] * 256 + [NORMAL] * 7
-    tokenizer = Tokenizer.from_gguf(write_vocab(tmp_path / "v.gguf", "llama", tokens, kinds=kinds, scores=[0.0] * 263))
-    assert [tokenizer.token_bytes(i) for i in range(256, 261)] == [b"\xff\xfe", b"\xe2\x96", "\ufffd".encode(), b"", b"a\x00b"]
+    tokenizer = Tokenizer.from_gguf(
+        write_vocab(tmp_path / "v.gguf", "llama", tokens, kinds=kinds, scores=[0.0] * 263)
+    )
+    assert [tokenizer.token_bytes(i) for i in range(256, 261)] == [
+        b"\xff\xfe",
+        b"\xe2\x96",
+        "\ufffd".encode(),
+        b"",
+        b"a\x00b",
+    ]
     text = "\ufffd a\x00b"
     ids = tokenizer.encode(text, add_special=False)
     assert 258 in ids and not {256, 257, 259} & set(ids) and tokenizer.decode(ids) == text
@@ -211,14 +272,18 @@ def test_tokens_that_are_not_utf8_keep_their_bytes(tmp_path):
 
 def test_a_byte_without_a_token_is_dropped_as_in_stock(tmp_path):
     tokens = ["a", "b", "ab"]
-    tokenizer = Tokenizer.from_gguf(write_vocab(tmp_path / "v.gguf", "gpt2", tokens, merges=["a b"], pre="gpt-2"))
+    tokenizer = Tokenizer.from_gguf(
+        write_vocab(tmp_path / "v.gguf", "gpt2", tokens, merges=["a b"], pre="gpt-2")
+    )
     assert tokenizer.encode("acb ab") == [0, 1, 2]  # and "a" and "b" stay apart
 
 
 def test_merges_by_way_of_no_token(tmp_path):
     merges = ["b c", "a bc", "a b", "x y", "xy z"]
     tokens = ["a", "b", "c", "x", "y", "z", "abc", "xyz"]
-    tokenizer = Tokenizer.from_gguf(write_vocab(tmp_path / "v.gguf", "gpt2", tokens, merges=merges, pre="gpt-2"))
+    tokenizer = Tokenizer.from_gguf(
+        write_vocab(tmp_path / "v.gguf", "gpt2", tokens, merges=merges, pre="gpt-2")
+    )
     assert tokenizer.encode("abcxyzbcxy") == [6, 7, 1, 2, 3, 4]
 
 
@@ -229,10 +294,17 @@ def test_unused_tokens_are_read_and_written(tmp_path):
 
 def test_ids_that_are_no_token_are_refused(tmp_path):
     tokenizer = byte_bpe(tmp_path)
-    for call in (tokenizer.token_bytes, tokenizer.is_special, tokenizer.token_text, lambda i: tokenizer.decode([i])):
+    for call in (
+        tokenizer.token_bytes,
+        tokenizer.is_special,
+        tokenizer.token_text,
+        lambda i: tokenizer.decode([i]),
+    ):
         for wrong in (-1, 256, 2**40):
             with pytest.raises(ConfigError, match=f"{wrong}, expected 0 to 255"):
                 call(wrong)
+        with pytest.raises(ConfigError, match="'a', expected an integer"):
+            call("a")
 
 
 def test_text_that_is_not_unicode_is_refused(tmp_path):
@@ -241,3 +313,16 @@ def test_text_that_is_not_unicode_is_refused(tmp_path):
         tokenizer.encode("a\ud800")
     with pytest.raises(ConfigError, match="found bytes"):
         tokenizer.encode(b"a")
+
+
+def test_a_llama_file_without_tokens_has_no_text(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "v.gguf", "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_vocab_size(32000)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    tokenizer = Tokenizer.from_gguf(tmp_path / "v.gguf")
+    assert not tokenizer.has_text and tokenizer.bos_id is None and not tokenizer.add_bos
+    with pytest.raises(UnsupportedError, match="no vocabulary"):
+        tokenizer.encode("a")

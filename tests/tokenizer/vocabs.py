@@ -35,7 +35,13 @@ def write_vocab(path, model, tokens, *, kinds=None, merges=None, scores=None, pr
     if scores is not None:
         writer.add_token_scores(scores)
     for key, value in (keys or {}).items():
-        add = writer.add_bool if isinstance(value, bool) else writer.add_string if isinstance(value, str) else writer.add_uint32
+        add = (
+            writer.add_bool
+            if isinstance(value, bool)
+            else writer.add_string
+            if isinstance(value, str)
+            else writer.add_uint32
+        )
         add(key if "." in key else KEY + key, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -45,7 +51,11 @@ def write_vocab(path, model, tokens, *, kinds=None, merges=None, scores=None, pr
 
 def write_byte_bpe(path, merges=(), extra=(), **options):
     """A byte-level BPE vocabulary: 256 bytes, the results of `merges`, then `extra`, a list of (text, kind)."""
-    tokens = [*ALPHABET, *("".join(merge.split(" ")) for merge in merges), *(text for text, _ in extra)]
+    tokens = [
+        *ALPHABET,
+        *("".join(merge.split(" ")) for merge in merges),
+        *(text for text, _ in extra),
+    ]
     kinds = [NORMAL] * (256 + len(merges)) + [kind for _, kind in extra]
     # a file cannot hold an empty array
     return write_vocab(path, "gpt2", tokens, kinds=kinds, merges=list(merges) or [" "], **options)
@@ -53,13 +63,29 @@ def write_byte_bpe(path, merges=(), extra=(), **options):
 
 def byte_bpe(tmp_path, merges=(), extra=(), pre="gpt-2", **options):
     """A Tokenizer over `write_byte_bpe`."""
-    return Tokenizer.from_gguf(write_byte_bpe(tmp_path / "vocab.gguf", merges, extra, pre=pre, **options))
+    return Tokenizer.from_gguf(
+        write_byte_bpe(tmp_path / "vocab.gguf", merges, extra, pre=pre, **options)
+    )
 
 
 def write_spm(path, pieces, extra=(), **options):
     """A SentencePiece vocabulary: <unk> <s> </s>, 256 bytes, `pieces` as (text, score), then `extra` as (text, kind)."""
-    tokens = ["<unk>", "<s>", "</s>", *BYTE_TOKENS, *(text for text, _ in pieces), *(text for text, _ in extra)]
-    kinds = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(pieces), *(kind for _, kind in extra)]
+    tokens = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *BYTE_TOKENS,
+        *(text for text, _ in pieces),
+        *(text for text, _ in extra),
+    ]
+    kinds = [
+        UNKNOWN,
+        CONTROL,
+        CONTROL,
+        *[BYTE] * 256,
+        *[NORMAL] * len(pieces),
+        *(kind for _, kind in extra),
+    ]
     scores = [0.0] * 259 + [float(score) for _, score in pieces] + [0.0] * len(extra)
     return write_vocab(path, "llama", tokens, kinds=kinds, scores=scores, **options)
 
