@@ -65,13 +65,14 @@ def _check_names(given, names):
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How a model is loaded and run. None of this changes a logit.
+    """How a model is loaded and run. Only n_expert_used changes a logit.
 
     n_ctx : int or None      tokens a timeline can hold; None: min(the model's own, 4096)
     n_threads : int or None  compute threads; None: min(affinity, cgroup quota, physical cores).
                              No environment variable is consulted.
     n_ubatch : int or None   tokens computed together in a prompt; bounded by n_ctx; None: 4096
     moe_mode : str           how expert bytes reach the kernels; `mmap` leaves it to the page cache
+    n_expert_used : int      LOSSY: experts for each token in place of the model's own number
     force_pre : str or None  pre-tokenizer to use in place of the one the file names
     """
 
@@ -79,10 +80,16 @@ class EngineConfig:
     n_threads: int | None = None
     n_ubatch: int | None = None
     moe_mode: str = "auto"
+    n_expert_used: int | None = None
     force_pre: str | None = None
 
     def __post_init__(self):
-        for name, high in (("n_ctx", 2**31 - 1), ("n_threads", 1024), ("n_ubatch", 2**31 - 1)):
+        for name, high in (
+            ("n_ctx", 2**31 - 1),
+            ("n_threads", 1024),
+            ("n_ubatch", 2**31 - 1),
+            ("n_expert_used", 2**16),
+        ):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _integer(name, getattr(self, name), 1, high))
         _one_of("moe_mode", self.moe_mode, MOE_MODES)

@@ -20,6 +20,15 @@ _MODEL = (
      f"the model's own, at most {config.N_CTX_DEFAULT}"),
     (("--force-pre",), "force_pre", str, "pre-tokenizer to use", "what the file names"),
 )  # fmt: skip
+_LOSSY = (
+    (
+        ("--n-expert-used",),
+        "n_expert_used",
+        int,
+        "experts for each token",
+        "the model's own number",
+    ),
+)
 _MACHINE = (
     (("-t", "--threads", "--n-threads"), "n_threads", int, "compute threads",
      "physical cores, affinity or CPU quota, whichever is least"),
@@ -58,6 +67,11 @@ def add_model_options(parser):
     group = parser.add_argument_group("model")
     add_model_path(group)
     _add(group, _MODEL, {})
+
+
+def add_lossy_options(parser):
+    group = parser.add_argument_group("lossy (gives up quality for speed)")
+    _add(group, _LOSSY, {})
 
 
 def add_model_path(group):

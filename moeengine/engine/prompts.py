@@ -1,9 +1,12 @@
 """Prompts of every kind, text, token ids or chat messages, become token ids."""
 
+import logging
 import operator
 from collections.abc import Mapping
 
 from moeengine.errors import ConfigError
+
+logger = logging.getLogger("moeengine")
 
 
 def token_ids(tokens, n_vocab):
@@ -43,8 +46,10 @@ def prompt_tokens(runtime, prompt, params):
     else:
         ids = prompt
     ids = token_ids(ids, runtime.hparams.n_vocab)
+    bos_id = runtime.tokenizer().bos_id
+    if bos_id is not None and ids[:2] == [bos_id, bos_id]:
+        logger.warning("the prompt begins with two BOS tokens; add_special=False leaves one out")
     if not ids:
-        bos_id = runtime.tokenizer().bos_id
         if bos_id is None:
             raise ConfigError(
                 "prompt: found no token, expected at least one; there is no BOS to begin with"

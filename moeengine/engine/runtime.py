@@ -68,7 +68,7 @@ class Runtime:
         """
         model_file = ModelFile.open(model_path)
         try:
-            model = graph.load_model(model_file)
+            model = graph.load_model(model_file, n_expert_used=config.n_expert_used)
             team = Team(config.n_threads or default_n_threads())
             return cls(model_file, model, team, config)
         except BaseException:
@@ -87,7 +87,7 @@ class Runtime:
         self._sessions.add(session)
         return context, n_ubatch
 
-    def forward(self, context, tokens, n_past, outputs, logits, call):
+    def forward(self, context, tokens, n_past, outputs, logits, call, tick=None):
         """One chunk through the model.
 
         Parameters
@@ -98,6 +98,7 @@ class Runtime:
         outputs : {"last", "all", "none"}
         logits : float32 (1 or T, V) written according to `outputs`
         call : Call
+        tick : callable              called now and then meanwhile, where this is the main thread
 
         Raises
         ------
@@ -108,11 +109,11 @@ class Runtime:
         with self._turns.take(call):
             self._running = context
             try:
-                self._run(work, context, len(tokens), call)
+                self._run(work, context, len(tokens), call, tick)
             finally:
                 self._running = None
 
-    def _run(self, work, context, n_tokens, call):
+    def _run(self, work, context, n_tokens, call, tick):
         start = time.perf_counter()
         while True:
             # after _running is set: a cancel() either is seen here or reaches the context
@@ -121,7 +122,7 @@ class Runtime:
                 raise CancelledError("cancelled")
             try:
                 if n_tokens > 1 or self._last_step_s >= LONG_STEP_S:
-                    run_interruptibly(work, context.cancel, call)
+                    run_interruptibly(work, context.cancel, call, tick)
                 else:
                     work()
                 break
@@ -174,6 +175,7 @@ class Runtime:
             "n_vocab": hp.n_vocab,
             "n_expert": hp.n_expert,
             "n_expert_used": hp.n_expert_used,
+            "is_lossy": self.config.n_expert_used is not None,
             "file_bytes": self.model_file.total_bytes,
             **self.counters.as_dict(),
         }

@@ -1,6 +1,7 @@
 """A Session is one timeline of tokens over shared weights; it owns a KV cache."""
 
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -240,21 +241,28 @@ class Session:
 
     def _append(self, tokens, call, progress=None):
         """Compute `tokens` in chunks; returns logits, float32 (V,), after the last."""
-        for begin in range(0, len(tokens), self.n_ubatch):
+        n = len(tokens)
+        for begin in range(0, n, self.n_ubatch):
             chunk = tokens[begin : begin + self.n_ubatch]
+            tick = None
             if progress is not None:
-                progress(begin, len(tokens))
-            is_last = begin + len(chunk) == len(tokens)
-            self._forward(chunk, "last" if is_last else "none", self._logits, call)
+                progress(begin, n)
+                tick = functools.partial(self._tick, progress, begin, len(chunk), n)
+            outputs = "last" if begin + len(chunk) == n else "none"
+            self._forward(chunk, outputs, self._logits, call, tick)
         if progress is not None:
-            progress(len(tokens), len(tokens))
+            progress(n, n)
         return self._logits[0]
 
-    def _forward(self, chunk, outputs, logits, call):
+    def _tick(self, progress, begin, n_chunk, n):
+        progress(begin + int(n_chunk * self._context.fraction_done), n)
+
+    def _forward(self, chunk, outputs, logits, call, tick=None):
+        """One pass that appends `chunk`; see Runtime.forward."""
         context, n_past, watch = self._context, len(self._tokens), self._runtime.routing_callback
         context.record_routing = watch is not None
         ids = np.array(chunk, np.int32)
-        self._runtime.forward(context, ids, n_past, outputs, logits, call)
+        self._runtime.forward(context, ids, n_past, outputs, logits, call, tick)
         self._tokens += chunk
         if watch is not None and context.trace is not None:
             watch(n_past, chunk, context.trace)

@@ -12,6 +12,7 @@ import weakref
 from moeengine.errors import CancelledError, ClosedError
 
 LEASE_S = 0.25  # a stream that took a step this recently is still being read
+TICK_S = 0.1
 POLL_S = 0.05  # how often a waiting call looks whether it was cancelled
 
 
@@ -111,11 +112,12 @@ class _Turn:
             state.changed.notify_all()
 
 
-def run_interruptibly(work, cancel, call):
+def run_interruptibly(work, cancel, call, tick=None):
     """`work()`, from a helper thread, so that this, the main thread, can take a signal meanwhile.
 
     An exception that a signal raises here (KeyboardInterrupt) calls `cancel()` until `work` has
     ended, then goes on. In other threads, which get no signals, `work` is simply called.
+    tick : callable          called now and then while `work` goes on; the same for its exceptions
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -137,7 +139,8 @@ def run_interruptibly(work, cancel, call):
 
     try:
         threading.Thread(target=run, name="moeengine-call", daemon=True).start()
-        done.acquire()  # unlike Thread.join, interruptible in every Python
+        while not done.acquire(timeout=TICK_S if tick else -1):  # interruptible in every Python
+            tick()
     except BaseException as error:
         if claim.acquire(blocking=False):
             if isinstance(error, RuntimeError):  # the system refuses another thread

@@ -169,6 +169,7 @@ cdef struct Job:
     block_fn *run
     void **state
     bint stop[2]                # whether to end after block i, at i & 1
+    int at                      # block that is running
 
 
 cdef void walk(void *arg, int ith, int nth) noexcept nogil:
@@ -178,6 +179,7 @@ cdef void walk(void *arg, int ith, int nth) noexcept nogil:
     cdef int i
     for i in range(job.n_blocks):
         if ith == 0:
+            job.at = i
             job.stop[i & 1] = cancelled(job.p) or job.p.error
         job.run[i](job.state[i], job.p, ith, nth)
         if job.stop[i & 1]:
@@ -291,6 +293,7 @@ cdef class Context:
         self.p.tokens, self.p.n_tokens, self.p.n_past = &tokens[0], T, n_past
         self.p.error = 0
         self.trace_buffer(T)
+        self.job.at = 0
         with nogil:
             team_run(self.p.team, walk, &self.job)
         if self.cancel_flag:
@@ -324,6 +327,11 @@ cdef class Context:
     def cancel(self):
         """Stop the forward pass that is running, from any thread; without one, the next."""
         self.cancel_flag = 1
+
+    @property
+    def fraction_done(self):
+        """How much of the pass that is running is done, 0 to 1; for progress, from any thread."""
+        return self.job.at / max(1, self.job.n_blocks)
 
     @property
     def memory_bytes(self):

@@ -59,6 +59,7 @@ class FakeContext:
         self.model, self.n_ctx, self.n_ubatch = model, n_ctx, n_ubatch
         self.held = []
         self.record_routing, self.trace = False, None
+        self.fraction_done = 0.0
         self.computed = []  # sizes of the chunks
         self.busy = threading.Lock()
         self.pid = os.getpid()
@@ -90,6 +91,7 @@ class FakeContext:
                 if model.on_token:
                     model.on_token(self)
                 self.held.append(token)
+                self.fraction_done = i / len(tokens)
                 if outputs == "all":
                     logits[i] = model.logits(self.held)
         finally:

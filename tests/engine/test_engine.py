@@ -144,6 +144,28 @@ def test_chunks_are_n_ubatch(made):
     assert seen == [(0, 20), (8, 20), (16, 20), (20, 20)]
 
 
+def test_progress_is_told_within_a_chunk_too(monkeypatch):
+    engine, model = fake_engine(monkeypatch, FakeModel(delay_s=0.01))
+    seen = []
+    engine.complete([65] * 50, max_tokens=0, progress=lambda n, total: seen.append((n, total)))
+    assert len(seen) >= 4 and seen == sorted(seen)
+    assert seen[0] == (0, 50) and seen[-1] == (50, 50)
+
+
+def test_an_error_in_the_progress_callback_ends_the_call(monkeypatch):
+    engine, model = fake_engine(monkeypatch, FakeModel(1000, delay_s=0.01))
+    with pytest.raises(ZeroDivisionError):
+        engine.complete([65] * 900, progress=lambda n, total: 1 / 0 if n else 1)
+    assert not model.contexts[0].busy.locked()
+    assert engine.complete("a", **GREEDY).n_generated == 8
+
+
+def test_two_bos_are_warned_about(made, caplog):
+    engine, model = made
+    engine.complete("<s>a", max_tokens=0)
+    assert model.contexts[0].held == [BOS, BOS, 97] and "two BOS" in caplog.text
+
+
 # -- results ----------------------------------------------------------------------------------
 
 

@@ -98,9 +98,7 @@ def test_chat_in_the_template_of_the_file(engine):
     start, end = (engine.tokenizer.id_of(t) for t in ("<|im_start|>", "<|im_end|>"))
     assert session.tokens.count(start) == 2 and session.tokens.count(end) == 1
     text = engine.tokenizer.decode(session.tokens, special=True)
-    assert text == (
-        "<|im_start|>user\nthe inn <|im_end|> again<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert text == ("<|im_start|>user\nthe inn <|im_end|> again<|im_end|>\n<|im_start|>assistant\n")
     told = [user, {"role": "assistant", "content": answer.text}, user]
     assert engine.complete(told, **GREEDY).n_reused >= answer.n_prompt - 1
     assert engine.chat([user], **GREEDY) == answer.text
@@ -136,6 +134,36 @@ def test_a_vocabulary_that_cannot_be_used_leaves_ids(tmp_path):
             engine.generate(TOKENS)
     with Engine(strange, force_pre="gpt-2") as engine:
         assert engine.generate("the inn", **GREEDY)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_another_number_of_experts_is_lossy_and_told(path, engine, n):
+    with Engine(path, n_threads=2, n_expert_used=n) as other:
+        logits = other.logits(TOKENS)
+        assert np.isfinite(logits).all()
+        assert np.array_equal(logits, engine.logits(TOKENS)) == (n == 2)
+        stats = other.stats()
+        assert stats["n_expert_used"] == n and stats["is_lossy"]
+    assert not engine.stats()["is_lossy"]
+
+
+def test_a_number_of_experts_there_are_not(path):
+    with pytest.raises(ConfigError, match="n_expert_used.*9"):
+        Engine(path, n_expert_used=9)
+
+
+def test_routing_is_told(engine):
+    seen = []
+    engine.on_routing(lambda n_past, tokens, experts: seen.append((n_past, len(tokens), experts)))
+    engine.complete(TOKENS, temperature=0, max_tokens=3, ignore_eos=True)
+    engine.on_routing(None)
+    assert [(n, t) for n, t, _ in seen] == [(0, 17), (17, 1), (18, 1)]
+    assert engine.moe_layers == [0, 1]
+    for _, n_tokens, experts in seen:
+        assert experts.shape == (2, n_tokens, 2) and experts.dtype == np.int32
+        assert experts.min() >= 0 and experts.max() < 8
+        assert (experts[..., 0] != experts[..., 1]).all()
+    assert len({e.tobytes() for _, _, e in seen}) == 3  # not one buffer used again
 
 
 def test_stats_tell_what_was_done(engine):
