@@ -143,7 +143,7 @@ class Engine:
         return Session(self._runtime, n_ctx)
 
     def on_routing(self, callback: Callable[[int, list[int], np.ndarray], None] | None) -> None:
-        """Have `callback` told which experts were chosen, from the next forward pass on; None: no one.
+        """Tell `callback` which experts were chosen, from the next forward pass on; None: nobody.
 
         callback(n_past, tokens, experts) : after every pass, in the thread that waits for it
             n_past : int         position of the first of `tokens`

@@ -59,7 +59,7 @@ def prompt_tokens(runtime, prompt, params):
 
 
 def chat_tokens(runtime, messages, params):
-    """Token ids of a conversation, ready for the assistant's answer. ConfigError: as the template."""
+    """Token ids of a conversation, ready for the answer. ConfigError: as the template."""
     reserved = {"messages", "add_generation_prompt", "self"} & params.template_variables.keys()
     if reserved:
         raise ConfigError(

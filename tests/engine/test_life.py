@@ -266,7 +266,8 @@ def test_close_twice_and_use_after_close(made):
     session.close()
     for call in (
         lambda: engine.complete("a"), lambda: engine.generate("a", stream=True), engine.session,
-        lambda: engine.logits([1]), lambda: engine.tokenize("a"), engine.stats, lambda: next(stream),
+        lambda: engine.logits([1]), lambda: engine.tokenize("a"), engine.stats,
+        lambda: next(stream),
         lambda: session.eval([1]), lambda: session.rewind(0), lambda: session.save("x"),
         lambda: session.complete("a"), lambda: engine.chat([{"role": "user"}]),
     ):  # fmt: skip
@@ -372,7 +373,7 @@ def run_script(body):
         "stream = engine.generate('ab', stream=True); next(stream)",
         "stream = engine.generate('ab', stream=True); next(stream); engine.close()",
         "session = engine.session(); session.eval([1])",
-        "threading.Thread(target=lambda: engine.complete('ab' * 20), daemon=True).start(); time.sleep(.05)",
+        "threading.Thread(target=lambda: engine.complete('ab' * 20), daemon=True).start()",
     ],
 )
 def test_the_interpreter_ends_silently(body):

@@ -1,4 +1,4 @@
-"""Engine and Session on tiny real models: the same bytes however the work is cut, and a clean life."""
+"""Engine and Session on tiny real models: the same bytes however the work is cut; a clean life."""
 
 import gc
 import os
@@ -218,7 +218,7 @@ def long_path(tmp_path_factory):
 
 
 def test_cancel_and_ctrl_c_in_a_long_prompt(long_path):
-    """Little is computed once it was asked to end: processor time, as others may use the machine."""
+    """Little is computed once it was asked to end: processor time, as others use the machine."""
     tokens = (TOKENS * 500)[:8000]
     asked_s = []
 
@@ -260,7 +260,7 @@ def test_close_while_another_thread_is_in_a_long_prompt(long_path):
 
 
 def run_script(body, path):
-    head = f"import os, sys, time, threading\nfrom moeengine import Engine\nengine = Engine({str(path)!r})\n"
+    head = f"import os, sys, time\nfrom moeengine import Engine\nengine = Engine({str(path)!r})\n"
     return subprocess.run(
         [sys.executable, "-c", head + body], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
