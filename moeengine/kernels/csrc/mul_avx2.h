@@ -1,7 +1,7 @@
 /* Matrix products on AVX2: what all types share. Included once, by quants/all.h.
  *
- * Few activation rows: a row of weights is read from end to end, `dot` leaves 8 partial sums a block;
- * they are added up for 8 rows at a time. Many: 16 rows of weights are unpacked to bytes with the row
+ * Few activation rows: a row of weights is read from end to end, `dot` leaves 8 partial sums a block.
+ * Many: 16 rows of weights are unpacked to bytes with the row
  * as the lane, once a block, and multiplied with 4 activation rows at a time.
  *
  * A byte product (vpmaddubsw) takes unsigned weights: q + off. The sum of off * y is taken away again
@@ -14,33 +14,19 @@
 #define AVX2_MANY 4      /* from this many activation rows on, unpacking a panel pays */
 #define AVX2_TILE 4      /* activation rows multiplied at a time */
 #define AVX2_X_BLOCK 256 /* activation rows that go through a panel at a time: they stay in L2 */
-#define AVX2_AHEAD 2048  /* bytes that prefetching runs ahead of a row being read */
+#define AVX2_AHEAD 3072  /* bytes that prefetching runs ahead of the weights being read, at least */
+
+/* v has its value here. Keeps the compiler from adding up many products at the end, all of them spilled. */
+#define AVX2_KEEP(v) __asm__("" : "+x"(v))
 
 MOE_INLINE __m256i avx2_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 MOE_INLINE __m256i avx2_dword(const void *p) { return _mm256_set1_epi32((int32_t)moe_load_u32(p)); }
 
-/* lane r = sum of the lanes of v[r] */
-MOE_INLINE __m256i avx2_row_sums(const __m256i *v) {
+/* lane i = sum of the lanes of v[i], i < 8 */
+MOE_INLINE __m256i avx2_sums8(const __m256i *v) {
     __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
     __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
     return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
-}
-
-MOE_INLINE void avx2_store_rows(size_t n, __m256 v, float *out) {
-    float tmp[8];
-    if (n >= 8) {
-        _mm256_storeu_ps(out, v);
-        return;
-    }
-    _mm256_storeu_ps(tmp, v);
-    for (size_t r = 0; r < n; r++) out[r] = tmp[r];
-}
-
-MOE_INLINE __m256 avx2_load_rows(size_t n, const float *out) {
-    float tmp[8] = {0};
-    if (n >= 8) return _mm256_loadu_ps(out);
-    for (size_t r = 0; r < n; r++) tmp[r] = out[r];
-    return _mm256_loadu_ps(tmp);
 }
 
 /* 16 bytes at `offset` of 8 rows -> 4 vectors: lane r of out[j] is dword j of row r */
@@ -57,6 +43,15 @@ MOE_INLINE void avx2_columns(const uint8_t *const *row, size_t offset, __m256i *
     out[1] = _mm256_unpackhi_epi64(t0, t2);
     out[2] = _mm256_unpacklo_epi64(t1, t3);
     out[3] = _mm256_unpackhi_epi64(t1, t3);
+}
+
+/* 4 floats each of 8 rows, `stride` floats apart -> 4 columns */
+MOE_INLINE void avx2_float_columns(const float *rows, size_t stride, __m256 *column) {
+    const uint8_t *row[8];
+    __m256i v[4];
+    for (size_t r = 0; r < 8; r++) row[r] = (const uint8_t *)(rows + r * stride);
+    avx2_columns(row, 0, v);
+    for (size_t k = 0; k < 4; k++) column[k] = _mm256_castsi256_ps(v[k]);
 }
 
 /* bytes i and j of every dword as two int16 */
@@ -113,44 +108,53 @@ MOE_INLINE avx2_part avx2_dot_unpacked(const void *block, const block_x_q8_K *x,
     return part;
 }
 
+/* 8 rows at a time, each read from end to end, 8 blocks at a time, which may be of two rows; sums and scales
+ * are kept until all rows are there, and then added up with the row as the lane. */
 MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_dot256 *dot) {
-    enum { BLOCKS = 16 };
-    struct {
-        __m256i sum[BLOCKS][8], mins[BLOCKS][8];
-        float d[BLOCKS][8], dmin[BLOCKS][8];
-    } s;
+    enum { BLOCKS = 64, PLACES = 8 * BLOCKS + 8 };
+    float sums[PLACES], d[PLACES], mins[PLACES], dmin[PLACES]; /* row after row */
     size_t n_blocks = m->n_in / 256;
     for (size_t t = 0; t < m->n_x; t++) {
         const block_x_q8_K *x = (const block_x_q8_K *)((const uint8_t *)m->x + t * m->x_stride);
         for (size_t r0 = 0; r0 < m->n_rows; r0 += 8) {
             size_t n = m->n_rows - r0 < 8 ? m->n_rows - r0 : 8;
             __m256 acc = _mm256_setzero_ps();
-            if (n < 8) memset(&s, 0, sizeof s);
             for (size_t b0 = 0; b0 < n_blocks; b0 += BLOCKS) {
-                size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS;
-                for (size_t r = 0; r < n; r++) {
-                    const uint8_t *w = (const uint8_t *)m->w + (r0 + r) * m->w_stride + b0 * bytes;
-                    for (size_t b = 0; b < nb; b++, w += bytes) {
-                        for (size_t i = 0; i < bytes; i += 64)
-                            _mm_prefetch((const char *)w + AVX2_AHEAD + i, _MM_HINT_T0);
+                size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS, b = 0;
+                const uint8_t *row = (const uint8_t *)m->w + r0 * m->w_stride + b0 * bytes, *w = row;
+                for (size_t i = 0; i < n * nb; i += 8) {
+                    __m256i sum[8], min[8];
+                    for (size_t k = 0; k < 8; k++) {
+                        sum[k] = min[k] = _mm256_setzero_si256();
+                        if (i + k >= n * nb) continue;
+                        for (size_t j = 0; j < bytes; j += 64)
+                            _mm_prefetch((const char *)w + AVX2_AHEAD + j, _MM_HINT_T0);
                         avx2_part part = dot(w, x + b0 + b);
-                        s.sum[b][r] = part.sum;
-                        s.d[b][r] = part.d;
-                        if (has_min) s.mins[b][r] = part.mins, s.dmin[b][r] = part.dmin;
+                        sum[k] = part.sum;
+                        d[i + k] = part.d;
+                        if (has_min) min[k] = part.mins, dmin[i + k] = part.dmin;
+                        b++, w += bytes;
+                        if (b == nb) b = 0, row += m->w_stride, w = row;
                     }
+                    _mm256_storeu_ps(sums + i, _mm256_cvtepi32_ps(avx2_sums8(sum)));
+                    if (has_min) _mm256_storeu_ps(mins + i, _mm256_cvtepi32_ps(avx2_sums8(min)));
                 }
-                for (size_t b = 0; b < nb; b++) {
-                    __m256 yd = _mm256_set1_ps(x[b0 + b].d);
-                    __m256 sum = _mm256_cvtepi32_ps(avx2_row_sums(s.sum[b]));
-                    sum = _mm256_mul_ps(sum, _mm256_loadu_ps(s.d[b]));
-                    if (has_min) {
-                        __m256 mins = _mm256_cvtepi32_ps(avx2_row_sums(s.mins[b]));
-                        sum = _mm256_fnmadd_ps(mins, _mm256_loadu_ps(s.dmin[b]), sum);
+                for (b = 0; b < nb; b += 4) {
+                    __m256 sum4[4], d4[4], mins4[4], dmin4[4];
+                    avx2_float_columns(sums + b, nb, sum4);
+                    avx2_float_columns(d + b, nb, d4);
+                    if (has_min) avx2_float_columns(mins + b, nb, mins4);
+                    if (has_min) avx2_float_columns(dmin + b, nb, dmin4);
+                    for (size_t k = 0; k < 4 && b + k < nb; k++) {
+                        __m256 s = _mm256_mul_ps(sum4[k], d4[k]);
+                        if (has_min) s = _mm256_fnmadd_ps(mins4[k], dmin4[k], s);
+                        acc = _mm256_fmadd_ps(s, _mm256_set1_ps(x[b0 + b + k].d), acc);
                     }
-                    acc = _mm256_fmadd_ps(sum, yd, acc);
                 }
             }
-            avx2_store_rows(n, acc, m->out + t * m->out_stride + r0);
+            float out[8];
+            _mm256_storeu_ps(out, acc);
+            memcpy(m->out + t * m->out_stride + r0, out, n * sizeof(float));
         }
     }
 }
@@ -199,6 +203,8 @@ MOE_INLINE void avx2_tile256(avx2_kind kind, const avx2_panel *p, size_t nt, con
                 __m256i m0 = _mm256_maddubs_epi16(w0, y), m1 = _mm256_maddubs_epi16(w1, y);
                 acc[0][t] = s % kind.steps ? _mm256_add_epi16(acc[0][t], m0) : m0;
                 acc[1][t] = s % kind.steps ? _mm256_add_epi16(acc[1][t], m1) : m1;
+                AVX2_KEEP(acc[0][t]);
+                AVX2_KEEP(acc[1][t]);
                 if (s % kind.steps == kind.steps - 1 || s == n_steps - 1) {
                     isum[0][t] = AVX2_SCALED(isum[0][t], acc[0][t], p[0].sc[g]);
                     isum[1][t] = AVX2_SCALED(isum[1][t], acc[1][t], p[1].sc[g]);
@@ -208,9 +214,9 @@ MOE_INLINE void avx2_tile256(avx2_kind kind, const avx2_panel *p, size_t nt, con
     }
 }
 
-/* the same with the block sums and the float part: out += ... for n valid rows */
-MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t n, size_t nt,
-                                 const block_x_q8_K *const *x, int first, float *out, size_t out_stride) {
+/* the same with the block sums and the float part: out[t * out_stride + row] += ... */
+MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t nt, const block_x_q8_K *const *x,
+                                 int first, float *out, size_t out_stride) {
     __m256i isum[2][AVX2_TILE], sums[2][AVX2_TILE];
     for (size_t h = 0; h < 2; h++)
         for (size_t t = 0; t < nt; t++) {
@@ -223,16 +229,36 @@ MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t n, 
     for (size_t h = 0; h < 2; h++)
         for (size_t t = 0; t < nt; t++) isum[h][t] = kind.has_off ? sums[h][t] : _mm256_setzero_si256();
     avx2_tile256(kind, p, nt, x, isum);
-    for (size_t t = 0; t < nt; t++)
+#pragma GCC unroll 4
+    for (size_t t = 0; t < nt; t++) {
+        __m256 yd = _mm256_set1_ps(x[t]->d);
         for (size_t h = 0; h < 2; h++) {
-            if (n <= 8 * h) continue;
             float *o = out + t * out_stride + 8 * h;
-            __m256 yd = _mm256_set1_ps(x[t]->d), acc = _mm256_setzero_ps();
-            if (!first) acc = avx2_load_rows(n - 8 * h, o);
             __m256 sum = _mm256_mul_ps(_mm256_cvtepi32_ps(isum[h][t]), p[h].d);
             if (kind.has_min) sum = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(sums[h][t]), p[h].dmin, sum);
-            avx2_store_rows(n - 8 * h, _mm256_fmadd_ps(sum, yd, acc), o);
+            __m256 acc = first ? _mm256_setzero_ps() : _mm256_loadu_ps(o);
+            _mm256_storeu_ps(o, _mm256_fmadd_ps(sum, yd, acc));
         }
+    }
+}
+
+/* nt activation rows, at most AVX2_TILE; n valid rows of the 16 */
+MOE_INLINE void avx2_tiles256(avx2_kind kind, const avx2_panel *p, size_t n, size_t nt, const block_x_q8_K *const *x,
+                              int first, float *out, size_t out_stride) {
+    float edge[AVX2_TILE][16], *o = out;
+    size_t stride = out_stride, t = 0;
+    if (n < 16) { /* a place for all 16 rows */
+        for (size_t i = 0; i < nt; i++) memcpy(edge[i], out + i * out_stride, n * sizeof(float));
+        o = edge[0], stride = 16;
+    }
+    if (nt == AVX2_TILE) {
+        avx2_tile256_out(kind, p, AVX2_TILE, x, first, o, stride);
+    } else {
+        for (; t + 2 <= nt; t += 2) avx2_tile256_out(kind, p, 2, x + t, first, o + t * stride, stride);
+        if (t < nt) avx2_tile256_out(kind, p, 1, x + t, first, o + t * stride, stride);
+    }
+    if (n < 16)
+        for (size_t i = 0; i < nt; i++) memcpy(out + i * out_stride, edge[i], n * sizeof(float));
 }
 
 MOE_INLINE void avx2_many256(const moe_mul *m, avx2_kind kind, avx2_unpack256 *unpack) {
@@ -257,15 +283,7 @@ MOE_INLINE void avx2_many256(const moe_mul *m, avx2_kind kind, avx2_unpack256 *u
                     size_t nt = t1 - t < AVX2_TILE ? t1 - t : AVX2_TILE;
                     for (size_t i = 0; i < nt; i++)
                         x[i] = (const block_x_q8_K *)((const uint8_t *)m->x + (t + i) * m->x_stride) + b;
-                    float *out = m->out + t * m->out_stride + r0;
-                    if (nt == AVX2_TILE) {
-                        avx2_tile256_out(kind, p, n, AVX2_TILE, x, b == 0, out, m->out_stride);
-                        continue;
-                    }
-                    size_t i = 0;
-                    for (; i + 2 <= nt; i += 2)
-                        avx2_tile256_out(kind, p, n, 2, x + i, b == 0, out + i * m->out_stride, m->out_stride);
-                    if (i < nt) avx2_tile256_out(kind, p, n, 1, x + i, b == 0, out + i * m->out_stride, m->out_stride);
+                    avx2_tiles256(kind, p, n, nt, x, b == 0, m->out + t * m->out_stride + r0, m->out_stride);
                 }
             }
         }

@@ -73,16 +73,17 @@ MOE_INLINE void avx2_panel_grids(const uint8_t *const *row, int group, int off, 
     memcpy(p->sum, sum, (size_t)(128 / group) * sizeof *sum);
 }
 
-/* mul_mat_avx2_NAME from grid_avx2_NAME; d_factor: what the fp16 d is multiplied with */
-#define AVX2_MUL_GRIDS(NAME, group, steps, off, d_factor)                                           \
-    MOE_INLINE avx2_part dot_avx2_##NAME(const void *block, const block_x_q8_K *x) {                \
-        float d = moe_load_half((const uint8_t *)block + offsetof(block_##NAME, d)) * (d_factor);   \
-        return avx2_dot_grids(block, x, d, grid_avx2_##NAME);                                       \
-    }                                                                                               \
-    MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {                   \
-        avx2_panel_grids(row, group, off, grid_avx2_##NAME, p);                                     \
-        p->d = _mm256_mul_ps(avx2_halves(row, offsetof(block_##NAME, d)), _mm256_set1_ps(d_factor)); \
-    }                                                                                               \
+/* mul_mat_avx2_NAME from grid_avx2_NAME and d_avx2_NAME */
+#define AVX2_MUL_GRIDS(NAME, group, steps, off)                                         \
+    MOE_INLINE avx2_part dot_avx2_##NAME(const void *block, const block_x_q8_K *x) {    \
+        return avx2_dot_grids(block, x, d_avx2_##NAME(block), grid_avx2_##NAME);        \
+    }                                                                                   \
+    MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {       \
+        float d[8];                                                                     \
+        for (size_t r = 0; r < 8; r++) d[r] = d_avx2_##NAME(row[r]);                    \
+        p->d = _mm256_loadu_ps(d);                                                      \
+        avx2_panel_grids(row, group, off, grid_avx2_##NAME, p);                         \
+    }                                                                                   \
     AVX2_MUL_256(NAME, group, steps, 1)
 
 #endif

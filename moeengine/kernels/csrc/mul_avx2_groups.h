@@ -24,20 +24,18 @@ MOE_INLINE __m256i avx2_pairs(int steps, __m256i w, __m256i y) {
     return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(y, w));
 }
 
-/* acc += (isum - off * sum) * d * yd, then m * s */
-MOE_INLINE __m256 avx2_group_out(avx2_group_kind kind, __m256i isum, __m256 d, __m256 m, moe_x_q8_0 x, size_t i,
+/* acc += (sum - off * sum of y) * d * yd, then m * s; block sums are whole numbers below 2^24 */
+MOE_INLINE __m256 avx2_group_out(avx2_group_kind kind, __m256 sum, __m256 d, __m256 m, moe_x_q8_0 x, size_t i,
                                  __m256 acc) {
-    if (kind.off) isum = _mm256_sub_epi32(isum, _mm256_set1_epi32(kind.off * x.sum[i]));
-    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(d, _mm256_set1_ps(x.d[i])), acc);
+    if (kind.off) sum = _mm256_sub_ps(sum, _mm256_set1_ps((float)(kind.off * x.sum[i])));
+    acc = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_set1_ps(x.d[i])), acc);
     return kind.has_min ? _mm256_fmadd_ps(m, _mm256_set1_ps(x.s[i]), acc) : acc;
 }
 
+/* as avx2_few256 */
 MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_bytes *bytes) {
-    enum { BLOCKS = 32 };
-    struct {
-        __m256i sum[BLOCKS][8];
-        float d[BLOCKS][8], m[BLOCKS][8];
-    } s;
+    enum { BLOCKS = 128, PLACES = 8 * BLOCKS + 8 };
+    float sums[PLACES], d[PLACES], mins[PLACES];
     const __m256i ones = _mm256_set1_epi16(1);
     size_t n_blocks = m->n_in / 32;
     for (size_t t = 0; t < m->n_x; t++) {
@@ -45,28 +43,37 @@ MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_byt
         for (size_t r0 = 0; r0 < m->n_rows; r0 += 8) {
             size_t n = m->n_rows - r0 < 8 ? m->n_rows - r0 : 8;
             __m256 acc = _mm256_setzero_ps();
-            if (n < 8) memset(&s, 0, sizeof s);
             for (size_t b0 = 0; b0 < n_blocks; b0 += BLOCKS) {
-                size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS;
-                for (size_t r = 0; r < n; r++) {
-                    const uint8_t *w = (const uint8_t *)m->w + (r0 + r) * m->w_stride;
-                    for (size_t b = 0; b < nb; b++) {
-                        if (b * kind.bytes % 64 < kind.bytes)
-                            _mm_prefetch((const char *)w + (b0 + b) * kind.bytes + AVX2_AHEAD, _MM_HINT_T0);
+                size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS, b = 0;
+                const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
+                for (size_t i = 0; i < n * nb; i += 8) {
+                    __m256i sum[8];
+                    for (size_t k = 0; k < 8 * kind.bytes; k += 64)
+                        _mm_prefetch((const char *)w + (b0 + b) * kind.bytes + AVX2_AHEAD + k, _MM_HINT_T0);
+                    for (size_t k = 0; k < 8; k++) {
+                        sum[k] = _mm256_setzero_si256();
+                        if (i + k >= n * nb) continue;
                         avx2_group g = bytes(w, b0 + b);
-                        __m256i y = avx2_load(x.q + 32 * (b0 + b));
-                        s.sum[b][r] = _mm256_madd_epi16(avx2_pairs(kind.steps, g.bytes, y), ones);
-                        s.d[b][r] = g.d;
-                        if (kind.has_min) s.m[b][r] = g.m;
+                        __m256i pairs = avx2_pairs(kind.steps, g.bytes, avx2_load(x.q + 32 * (b0 + b)));
+                        sum[k] = _mm256_madd_epi16(pairs, ones);
+                        d[i + k] = g.d;
+                        if (kind.has_min) mins[i + k] = g.m;
+                        if (++b == nb) b = 0, w += m->w_stride;
                     }
+                    _mm256_storeu_ps(sums + i, _mm256_cvtepi32_ps(avx2_sums8(sum)));
                 }
-                for (size_t b = 0; b < nb; b++) {
-                    __m256 d = _mm256_loadu_ps(s.d[b]), min = _mm256_setzero_ps();
-                    if (kind.has_min) min = _mm256_loadu_ps(s.m[b]);
-                    acc = avx2_group_out(kind, avx2_row_sums(s.sum[b]), d, min, x, b0 + b, acc);
+                for (b = 0; b < nb; b += 4) {
+                    __m256 sum4[4], d4[4], min4[4];
+                    avx2_float_columns(sums + b, nb, sum4);
+                    avx2_float_columns(d + b, nb, d4);
+                    if (kind.has_min) avx2_float_columns(mins + b, nb, min4);
+                    for (size_t k = 0; k < 4 && b + k < nb; k++)
+                        acc = avx2_group_out(kind, sum4[k], d4[k], kind.has_min ? min4[k] : d4[k], x, b0 + b + k, acc);
                 }
             }
-            avx2_store_rows(n, acc, m->out + t * m->out_stride + r0);
+            float out[8];
+            _mm256_storeu_ps(out, acc);
+            memcpy(m->out + t * m->out_stride + r0, out, n * sizeof(float));
         }
     }
 }
@@ -94,15 +101,15 @@ MOE_INLINE void avx2_unpack_groups(const uint8_t *const *row, size_t b0, size_t 
     }
 }
 
-/* 16 rows (two panels) times nt activation rows: out += ... for n valid rows */
-MOE_INLINE void avx2_tile_groups(avx2_group_kind kind, const avx2_group_panel *p, size_t b0, size_t nb, size_t n,
-                                 size_t nt, const moe_x_q8_0 *x, float *out, size_t out_stride) {
+/* 16 rows (two panels) times nt activation rows: out[t * out_stride + row] += ... */
+MOE_INLINE void avx2_tile_groups_out(avx2_group_kind kind, const avx2_group_panel *p, size_t b0, size_t nb, size_t nt,
+                                     const moe_x_q8_0 *x, float *out, size_t out_stride) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256 acc[2][AVX2_TILE];
     for (size_t h = 0; h < 2; h++)
         for (size_t t = 0; t < nt; t++) {
             acc[h][t] = _mm256_setzero_ps();
-            if (b0 && n > 8 * h) acc[h][t] = avx2_load_rows(n - 8 * h, out + t * out_stride + 8 * h);
+            if (b0) acc[h][t] = _mm256_loadu_ps(out + t * out_stride + 8 * h);
         }
 #pragma GCC unroll 1
     for (size_t b = 0; b < nb; b++) {
@@ -115,6 +122,7 @@ MOE_INLINE void avx2_tile_groups(avx2_group_kind kind, const avx2_group_panel *p
                     __m256i m = avx2_pairs(kind.steps, p[h].u[8 * b + s], y);
                     int steps = kind.steps ? kind.steps : 1;
                     pairs[h][t] = s % steps ? _mm256_add_epi16(pairs[h][t], m) : m;
+                    AVX2_KEEP(pairs[h][t]);
                     if (s % steps == steps - 1) {
                         __m256i part = _mm256_madd_epi16(pairs[h][t], ones);
                         isum[h][t] = s == steps - 1 ? part : _mm256_add_epi32(isum[h][t], part);
@@ -123,12 +131,30 @@ MOE_INLINE void avx2_tile_groups(avx2_group_kind kind, const avx2_group_panel *p
             }
         for (size_t t = 0; t < nt; t++)
             for (size_t h = 0; h < 2; h++)
-                acc[h][t] = avx2_group_out(kind, isum[h][t], p[h].d[b], kind.has_min ? p[h].m[b] : p[h].d[b], x[t],
+                acc[h][t] = avx2_group_out(kind, _mm256_cvtepi32_ps(isum[h][t]), p[h].d[b], kind.has_min ? p[h].m[b] : p[h].d[b], x[t],
                                            b0 + b, acc[h][t]);
     }
     for (size_t t = 0; t < nt; t++)
-        for (size_t h = 0; h < 2 && n > 8 * h; h++)
-            avx2_store_rows(n - 8 * h, acc[h][t], out + t * out_stride + 8 * h);
+        for (size_t h = 0; h < 2; h++) _mm256_storeu_ps(out + t * out_stride + 8 * h, acc[h][t]);
+}
+
+/* nt activation rows, at most AVX2_TILE; n valid rows of the 16 */
+MOE_INLINE void avx2_tiles_groups(avx2_group_kind kind, const avx2_group_panel *p, size_t b0, size_t nb, size_t n,
+                                  size_t nt, const moe_x_q8_0 *x, float *out, size_t out_stride) {
+    float edge[AVX2_TILE][16], *o = out;
+    size_t stride = out_stride, t = 0;
+    if (n < 16) { /* a place for all 16 rows */
+        for (size_t i = 0; i < nt; i++) memcpy(edge[i], out + i * out_stride, n * sizeof(float));
+        o = edge[0], stride = 16;
+    }
+    if (nt == AVX2_TILE) {
+        avx2_tile_groups_out(kind, p, b0, nb, AVX2_TILE, x, o, stride);
+    } else {
+        for (; t + 2 <= nt; t += 2) avx2_tile_groups_out(kind, p, b0, nb, 2, x + t, o + t * stride, stride);
+        if (t < nt) avx2_tile_groups_out(kind, p, b0, nb, 1, x + t, o + t * stride, stride);
+    }
+    if (n < 16)
+        for (size_t i = 0; i < nt; i++) memcpy(out + i * out_stride, edge[i], n * sizeof(float));
 }
 
 MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_bytes *bytes) {
@@ -150,17 +176,10 @@ MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_by
                         _mm_prefetch((const char *)next + 16 * b0 * kind.bytes + i, _MM_HINT_T1);
                 for (size_t t = t0; t < t1; t += AVX2_TILE) {
                     moe_x_q8_0 x[AVX2_TILE];
-                    size_t nt = t1 - t < AVX2_TILE ? t1 - t : AVX2_TILE, i = 0;
+                    size_t nt = t1 - t < AVX2_TILE ? t1 - t : AVX2_TILE;
                     for (size_t k = 0; k < nt; k++)
                         x[k] = moe_x_q8_0_at(m->n_in, (const uint8_t *)m->x + (t + k) * m->x_stride);
-                    float *out = m->out + t * m->out_stride + r0;
-                    if (nt == AVX2_TILE) {
-                        avx2_tile_groups(kind, p, b0, nb, n, AVX2_TILE, x, out, m->out_stride);
-                        continue;
-                    }
-                    for (; i + 2 <= nt; i += 2)
-                        avx2_tile_groups(kind, p, b0, nb, n, 2, x + i, out + i * m->out_stride, m->out_stride);
-                    if (i < nt) avx2_tile_groups(kind, p, b0, nb, n, 1, x + i, out + i * m->out_stride, m->out_stride);
+                    avx2_tiles_groups(kind, p, b0, nb, n, nt, x, m->out + t * m->out_stride + r0, m->out_stride);
                 }
             }
         }

@@ -15,10 +15,9 @@
 #include "iq2_s_avx2.h"
 #include "iq3_xxs_avx2.h"
 #include "iq3_s_avx2.h"
+#include "iq1_avx2.h"
 
-/* the rest by their `unpack`; largest q + off: 18 and 3 */
-AVX2_MUL_ANY_256(IQ1_S, 4, 9)
-AVX2_MUL_ANY_256(IQ1_M, 4, 9)
+/* the rest by their `unpack`; largest q + off: 3 */
 AVX2_MUL_ANY_256(TQ1_0, 4, 1)
 AVX2_MUL_ANY_256(TQ2_0, 4, 1)
 

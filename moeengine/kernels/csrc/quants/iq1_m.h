@@ -15,18 +15,21 @@ typedef struct MOE_PACKED {
     uint8_t scales[8];
 } block_IQ1_M;
 
+/* fp16 bits of d */
+MOE_INLINE uint16_t moe_iq1_m_d(const uint8_t *scales) {
+    uint32_t d = 0;
+    for (size_t k = 0; k < 4; k++) d |= (uint32_t)moe_load_u16(scales + 2 * k) >> 12 << 4 * k;
+    return (uint16_t)d;
+}
+
 #define MOE_HAS_MIN_IQ1_M 0
 MOE_INLINE void unpack_IQ1_M(const void *block, moe_block256 *u) {
     const block_IQ1_M *b = block;
-    uint32_t d = 0;
-    for (size_t k = 0; k < 4; k++) {
-        uint32_t v = moe_load_u16(b->scales + 2 * k);
-        for (size_t g = 0; g < 4; g++) u->sc[4 * k + g] = (int16_t)(2 * (v >> 3 * g & 7) + 1);
-        d |= v >> 12 << 4 * k;
-    }
+    for (size_t g = 0; g < 16; g++)
+        u->sc[g] = (int16_t)(2 * (moe_load_u16(b->scales + g / 4 * 2) >> 3 * (g % 4) & 7) + 1);
     for (size_t j = 0; j < 32; j++) {
         uint32_t high = b->qh[j / 2] >> 4 * (j % 2) & 15u;
         moe_shifted8(moe_grid_iq1[b->qs[j] | (high & 7) << 8], high >> 3, u->q + 8 * j);
     }
-    u->d = f32_from_f16((uint16_t)d) * 0.125f;
+    u->d = f32_from_f16(moe_iq1_m_d(b->scales)) * 0.125f;
 }

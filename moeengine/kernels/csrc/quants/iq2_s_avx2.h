@@ -10,4 +10,6 @@ MOE_INLINE avx2_grid grid_avx2_IQ2_S(const void *block, size_t g) {
                        avx2_signs8(b->signs + 4 * g), {s0, s1}};
 }
 
-AVX2_MUL_GRIDS(IQ2_S, 16, 1, 43, 0.125f)
+MOE_INLINE float d_avx2_IQ2_S(const void *block) { return moe_load_half(&((const block_IQ2_S *)block)->d) * 0.125f; }
+
+AVX2_MUL_GRIDS(IQ2_S, 16, 1, 43)

@@ -11,4 +11,6 @@ MOE_INLINE avx2_grid grid_avx2_IQ2_XS(const void *block, size_t g) {
                        {s0, s1}};
 }
 
-AVX2_MUL_GRIDS(IQ2_XS, 16, 1, 43, 0.125f)
+MOE_INLINE float d_avx2_IQ2_XS(const void *block) { return moe_load_half(&((const block_IQ2_XS *)block)->d) * 0.125f; }
+
+AVX2_MUL_GRIDS(IQ2_XS, 16, 1, 43)

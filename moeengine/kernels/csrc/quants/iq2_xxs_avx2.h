@@ -8,4 +8,6 @@ MOE_INLINE avx2_grid grid_avx2_IQ2_XXS(const void *block, size_t g) {
                        avx2_signs7(aux), {sc, sc}};
 }
 
-AVX2_MUL_GRIDS(IQ2_XXS, 32, 1, 43, 0.125f)
+MOE_INLINE float d_avx2_IQ2_XXS(const void *block) { return moe_load_half(&((const block_IQ2_XXS *)block)->d) * 0.125f; }
+
+AVX2_MUL_GRIDS(IQ2_XXS, 32, 1, 43)

@@ -7,4 +7,6 @@ MOE_INLINE avx2_grid grid_avx2_IQ3_S(const void *block, size_t g) {
     return (avx2_grid){avx2_grid4(moe_grid_iq3_s, i), avx2_signs8(b->signs + 4 * g), {sc, sc}};
 }
 
-AVX2_MUL_GRIDS(IQ3_S, 32, 4, 15, 1.0f)
+MOE_INLINE float d_avx2_IQ3_S(const void *block) { return moe_load_half(&((const block_IQ3_S *)block)->d); }
+
+AVX2_MUL_GRIDS(IQ3_S, 32, 4, 15)

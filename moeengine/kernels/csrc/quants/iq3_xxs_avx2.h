@@ -8,4 +8,6 @@ MOE_INLINE avx2_grid grid_avx2_IQ3_XXS(const void *block, size_t g) {
     return (avx2_grid){avx2_grid4(moe_grid_iq3_xxs, i), avx2_signs7(aux), {sc, sc}};
 }
 
-AVX2_MUL_GRIDS(IQ3_XXS, 32, 1, 62, 0.25f)
+MOE_INLINE float d_avx2_IQ3_XXS(const void *block) { return moe_load_half(&((const block_IQ3_XXS *)block)->d) * 0.25f; }
+
+AVX2_MUL_GRIDS(IQ3_XXS, 32, 1, 62)

@@ -1,11 +1,14 @@
 /* Q4_K on AVX2. */
 
-/* 8 scales (or mins) of 6 bits as int16 */
+/* 8 scales and 8 mins of 6 bits as int16. As moe_unpack_scales_k4, in registers; reads 16 bytes. */
 MOE_INLINE void avx2_scales_k4(const uint8_t *packed, __m128i *sc, __m128i *mn) {
-    uint8_t s[8], m[8];
-    moe_unpack_scales_k4(packed, s, m);
-    *sc = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)s));
-    *mn = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)m));
+    __m128i v = _mm_loadu_si128((const __m128i *)packed); /* dwords a, b, c */
+    __m128i c = _mm_srlv_epi32(_mm_shuffle_epi32(v, 0xaa), _mm_setr_epi32(0, 4, 0, 0));
+    __m128i high = _mm_and_si128(_mm_srli_epi32(v, 2), _mm_set1_epi8(0x30));
+    __m128i last4 = _mm_or_si128(_mm_and_si128(c, _mm_set1_epi8(15)), high);
+    __m128i both = _mm_unpacklo_epi32(_mm_and_si128(v, _mm_set1_epi8(0x3f)), last4);
+    *sc = _mm_cvtepu8_epi16(both);
+    *mn = _mm_cvtepu8_epi16(_mm_srli_si128(both, 8));
 }
 
 MOE_INLINE avx2_part dot_avx2_Q4_K(const void *block, const block_x_q8_K *x) {
@@ -46,12 +49,14 @@ MOE_INLINE void panel_avx2_Q4_K(const uint8_t *const *row, avx2_panel *p) {
     avx2_panel_scales_k4(v[1], v[2], v[3], p);
     p->d = avx2_halves(row, offsetof(block_Q4_K, d));
     p->dmin = avx2_halves(row, offsetof(block_Q4_K, dmin));
-    for (int i = 0; i < 32; i += 4) { /* dword i of qs: weights of group i/8*2 and the next */
-        avx2_columns(row, offsetof(block_Q4_K, qs) + 4 * i, v);
-        for (int k = 0; k < 4; k++) {
-            int j = i / 8 * 16 + i % 8 + k;
-            p->u[j] = _mm256_and_si256(v[k], low);
-            p->u[j + 8] = _mm256_and_si256(_mm256_srli_epi16(v[k], 4), low);
+    for (int f = 0; f < 4; f++) { /* 64 weights: two groups */
+        __m256i *u = p->u + 16 * f;
+        for (int i = 0; i < 8; i += 4) {
+            avx2_columns(row, offsetof(block_Q4_K, qs) + 32 * f + 4 * i, v);
+            for (int k = 0; k < 4; k++) {
+                u[i + k] = _mm256_and_si256(v[k], low);
+                u[i + k + 8] = _mm256_and_si256(_mm256_srli_epi16(v[k], 4), low);
+            }
         }
     }
 }

@@ -55,7 +55,7 @@ MOE_INLINE uint32_t moe_max_abs_bits(size_t n, const float *x) {
     return top;
 }
 
-static void quantize_row_q8_K(size_t n, const float *x, void *y) {
+__attribute__((unused)) static void quantize_row_q8_K(size_t n, const float *x, void *y) {
     block_x_q8_K *out = y;
     for (size_t b = 0; b < n / 256; b++, x += 256, out++) {
         uint32_t top = moe_max_abs_bits(256, x);
@@ -89,7 +89,7 @@ MOE_INLINE float moe_round_half(float v) {
     return f > FLT_MAX || f < -FLT_MAX ? v : f;
 }
 
-static void quantize_row_q8_0(size_t n, const float *x, void *y) {
+__attribute__((unused)) static void quantize_row_q8_0(size_t n, const float *x, void *y) {
     int8_t *q = y;
     float *d = (float *)(q + n), *s = d + n / 32;
     int32_t *sums = (int32_t *)(s + n / 32);
@@ -117,7 +117,12 @@ static void quantize_row_f32(size_t n, const float *x, void *y) { memcpy(y, x, n
 
 static void quantize_row_f16(size_t n, const float *x, void *y) {
     float *out = y;
-    for (size_t i = 0; i < n; i++) out[i] = f32_from_f16(f16_from_f32(x[i]));
+    for (size_t i = 0; i < n; i += 16) {
+        size_t k = n - i < 16 ? n - i : 16;
+        uint16_t half[16];
+        v16_store_f16(half, v16_load_n(x + i, k));
+        v16_store_n(out + i, v16_load_f16(half), k);
+    }
 }
 
 static void quantize_row_bf16(size_t n, const float *x, void *y) {
@@ -130,11 +135,20 @@ static void quantize_row_bf16(size_t n, const float *x, void *y) {
     }
 }
 
+#if MOE_SIMD_AVX2 && !MOE_SIMD_AVX512
+#include "x_rows_avx2.h"
+#define MOE_QUANTIZE_Q8_0 quantize_row_avx2_q8_0
+#define MOE_QUANTIZE_Q8_K quantize_row_avx2_q8_K
+#else
+#define MOE_QUANTIZE_Q8_0 quantize_row_q8_0
+#define MOE_QUANTIZE_Q8_K quantize_row_q8_K
+#endif
+
 /* the entries of moe_isa.x */
-#define MOE_X_INIT                                                           \
+#define MOE_X_INIT                                                                  \
     [MOE_X_F32] = {1, 4, quantize_row_f32}, [MOE_X_F16] = {1, 4, quantize_row_f16}, \
-    [MOE_X_BF16] = {1, 4, quantize_row_bf16},                                \
-    [MOE_X_Q8_0] = {32, MOE_X_Q8_0_BYTES, quantize_row_q8_0},                \
-    [MOE_X_Q8_K] = {256, sizeof(block_x_q8_K), quantize_row_q8_K}
+    [MOE_X_BF16] = {1, 4, quantize_row_bf16},                                       \
+    [MOE_X_Q8_0] = {32, MOE_X_Q8_0_BYTES, MOE_QUANTIZE_Q8_0},                       \
+    [MOE_X_Q8_K] = {256, sizeof(block_x_q8_K), MOE_QUANTIZE_Q8_K}
 
 #endif
