@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 
 from moeengine.errors import ConfigError
 
+N_CTX_MAX = 2**31 - 1  # positions are int32 in the kernels
 N_CTX_DEFAULT = 4096  # tokens, where neither the caller nor a shorter model says otherwise
 N_UBATCH_DEFAULT = 4096  # tokens: each expert slice is read once a chunk
 MOE_MODES = ("auto", "mmap", "sweep-prefill", "prefetch", "stream")
@@ -20,7 +21,8 @@ def _refuse(name, value, expected):
     raise ConfigError(f"{name}: found {value!r}, expected {expected}")
 
 
-def _integer(name, value, low, high=None):
+def integer(name, value, low, high=None):
+    """`value` as an int, low to high. ConfigError names what was found and expected."""
     expected = f"an integer of at least {low}" if high is None else f"an integer {low} to {high}"
     if isinstance(value, bool):
         _refuse(name, value, expected)
@@ -85,13 +87,13 @@ class EngineConfig:
 
     def __post_init__(self):
         for name, high in (
-            ("n_ctx", 2**31 - 1),
+            ("n_ctx", N_CTX_MAX),
             ("n_threads", 1024),
-            ("n_ubatch", 2**31 - 1),
+            ("n_ubatch", N_CTX_MAX),
             ("n_expert_used", 2**16),
         ):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _integer(name, getattr(self, name), 1, high))
+                object.__setattr__(self, name, integer(name, getattr(self, name), 1, high))
         _one_of("moe_mode", self.moe_mode, MOE_MODES)
         if self.moe_mode not in MOE_MODES_READY:
             raise ConfigError(
@@ -142,14 +144,14 @@ class SamplingParams:
             "repeat_penalty": _number("repeat_penalty", self.repeat_penalty, 1e-6),
             "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -1e6),
             "presence_penalty": _number("presence_penalty", self.presence_penalty, -1e6),
-            "repeat_last_n": _integer("repeat_last_n", self.repeat_last_n, -1),
-            "top_k": _integer("top_k", self.top_k, 0),
+            "repeat_last_n": integer("repeat_last_n", self.repeat_last_n, -1),
+            "top_k": integer("top_k", self.top_k, 0),
             "top_p": _number("top_p", self.top_p, 0, 1),
             "min_p": _number("min_p", self.min_p, 0, 1),
             "temperature": _number("temperature", self.temperature, 0),
         }
         if self.seed is not None:
-            checked["seed"] = _integer("seed", self.seed, 0, 2**64 - 1)
+            checked["seed"] = integer("seed", self.seed, 0, 2**64 - 1)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -159,7 +161,7 @@ def _logit_bias(value):
         _refuse("logit_bias", value, "a dict of token id -> number")
     bias = {}
     for token, number in value.items():
-        token = _integer("logit_bias", token, 0)
+        token = integer("logit_bias", token, 0)
         if number == -math.inf:
             bias[token] = -math.inf
         else:
@@ -207,8 +209,8 @@ class GenerationParams:
     sampling: SamplingParams = SamplingParams()
 
     def __post_init__(self):
-        object.__setattr__(self, "max_tokens", _integer("max_tokens", self.max_tokens, -1))
-        object.__setattr__(self, "logprobs", _integer("logprobs", self.logprobs, 0, 1000))
+        object.__setattr__(self, "max_tokens", integer("max_tokens", self.max_tokens, -1))
+        object.__setattr__(self, "logprobs", integer("logprobs", self.logprobs, 0, 1000))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         if not isinstance(self.chat_template, (str, type(None))):
             _refuse("chat_template", self.chat_template, "a text")

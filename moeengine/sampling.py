@@ -58,7 +58,7 @@ class Sampler:
         )
         self._recent = deque(maxlen=0 if neutral else window)
         self._counts = Counter()
-        for token in history:
+        for token in history[-self._recent.maxlen :] if self._recent.maxlen else ():
             self.accept(token)
 
     def accept(self, token):

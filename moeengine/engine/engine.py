@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from moeengine.config import EngineConfig
+from moeengine.config import EngineConfig, integer
 from moeengine.engine import prompts
 from moeengine.engine.generation import Completion, Stream
 from moeengine.engine.runtime import Runtime
 from moeengine.engine.session import Session
-from moeengine.errors import ConfigError
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 Progress = Callable[[int, int], None] | None
@@ -120,7 +119,7 @@ class Engine:
         Parameters
         ----------
         tokens : sequence of int     T of them, at most n_ctx
-        ubatch : int                 tokens computed together, 1 to n_ubatch; changes no bit
+        ubatch : int                 tokens computed together, at most n_ubatch; changes no bit
 
         Returns
         -------
@@ -132,9 +131,7 @@ class Engine:
         """
         session = self._session
         tokens = prompts.token_ids(tokens, self._runtime.hparams.n_vocab)
-        n_ubatch = session.n_ubatch if ubatch is None else ubatch
-        if isinstance(n_ubatch, bool) or not isinstance(n_ubatch, int) or n_ubatch < 1:
-            raise ConfigError(f"ubatch: found {ubatch!r}, expected an integer of at least 1")
+        n_ubatch = session.n_ubatch if ubatch is None else integer("ubatch", ubatch, 1)
         with session.work() as call:
             return session.logits(tokens, min(n_ubatch, session.n_ubatch), call)
 

@@ -116,8 +116,7 @@ class Generation:
         token = self._sampler.sample(logits)
         if token in self._end_tokens:
             self.finish_reason = "stop"
-            self._text_of(token)
-            return ""
+            return self._text_of(token, is_shown=False)
         self.tokens.append(token)
         self._counters.n_generated_tokens += 1
         if self.params.logprobs:
@@ -127,12 +126,14 @@ class Generation:
             self.finish_reason = "stop"
         return piece
 
-    def _text_of(self, token):
+    def _text_of(self, token, *, is_shown=True):
         """The text that becomes certain with `token`; a control token's own text is never shown."""
-        if not self._has_text or token >= self._tokenizer.n_vocab:
+        tokenizer = self._tokenizer
+        if not self._has_text or token >= tokenizer.n_vocab:
             return ""  # a model may have more rows than its vocabulary has tokens
-        hidden = self._tokenizer.token_text(token) if self._tokenizer.is_special(token) else ""
-        return self._text.push(self._tokenizer.token_bytes(token), hidden=hidden)
+        if is_shown and not tokenizer.is_special(token):
+            return self._text.push(tokenizer.token_bytes(token))
+        return self._text.push(b"", hidden=tokenizer.token_text(token))
 
     def _timed(self, name, work, *args):
         start = time.perf_counter()
@@ -188,7 +189,11 @@ class Stream:
 
     def close(self):
         """End the answer here. Again, or after its end: nothing."""
-        self._pieces.close()
+        self._generation.call.cancel()
+        try:
+            self._pieces.close()
+        except ValueError:
+            pass  # another thread is reading; it ends with its next step
 
     @property
     def result(self):

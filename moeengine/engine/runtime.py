@@ -45,7 +45,7 @@ class Runtime:
         self.blas = BlasLimit()
         self.is_closed = False
         self.routing_callback = None
-        self._sessions = weakref.WeakSet()
+        self._sessions = weakref.WeakValueDictionary()  # id -> Session
         self._turns = Turns()  # of the team
         self._running = None  # the context in a forward pass
         self._last_step_s = LONG_STEP_S
@@ -84,7 +84,7 @@ class Runtime:
         self.check_open()
         n_ubatch = min(self.config.n_ubatch or N_UBATCH_DEFAULT, n_ctx)
         context = self.model.new_context(n_ctx=n_ctx, n_ubatch=n_ubatch, team=self.team)
-        self._sessions.add(session)
+        self._sessions[id(session)] = session
         return context, n_ubatch
 
     def forward(self, context, tokens, n_past, outputs, logits, call, tick=None):
@@ -203,13 +203,18 @@ class Runtime:
             return
         self.is_closed = True
         self.cancel()
-        for session in list(self._sessions):
+        for session in self._live_sessions():
             session.close()
         self.release()
 
+    def _live_sessions(self):
+        """A list of them; sessions may come and go in other threads meanwhile."""
+        sessions = [ref() for ref in self._sessions.valuerefs()]
+        return [s for s in sessions if s is not None]
+
     def release(self):
         """After close: let go of the model once no session is at work any more."""
-        if not self.is_closed or any(s.has_context for s in list(self._sessions)):
+        if not self.is_closed or any(s.has_context for s in self._live_sessions()):
             return
         model_file, self.model_file = self.model_file, None
         self.model = self.team = self._tokenizer = self._chat_template = None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from moeengine.config import GenerationParams
+from moeengine.config import N_CTX_MAX, GenerationParams, integer
 from moeengine.engine import kv_file, prompts
 from moeengine.engine.generation import Generation, Stream
 from moeengine.engine.turns import Call, Cancellations, Turns
@@ -38,7 +38,7 @@ class Session:
         self._cancellations = Cancellations()
         self._is_closed = False
         self._context = None
-        n_ctx = runtime.n_ctx if n_ctx is None else n_ctx
+        n_ctx = runtime.n_ctx if n_ctx is None else integer("n_ctx", n_ctx, 1, N_CTX_MAX)
         self._context, self.n_ubatch = runtime.new_context(self, n_ctx)
         self._n_ctx = n_ctx
         self._logits = np.empty((1, runtime.hparams.n_vocab), np.float32)
@@ -88,8 +88,7 @@ class Session:
     def rewind(self, n: int) -> None:
         """Keep the first n tokens of the timeline and forget the rest. ConfigError: n > n_past."""
         with self.work():
-            if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= len(self._tokens):
-                raise ConfigError(f"n: found {n!r}, expected an integer 0 to {len(self._tokens)}")
+            n = integer("n", n, 0, len(self._tokens))
             self._follower = None
             del self._tokens[n:]
 

@@ -22,10 +22,15 @@ class Call:
     def __init__(self, *counters):
         """counters: `Cancellations` that end this call when they rise from now on."""
         self._marks = [(counter, counter.n) for counter in counters]
+        self._is_cancelled = False
         self.threads = set()  # those at work for it now; a stream may move between threads
 
     def is_cancelled(self):
-        return any(counter.n != n for counter, n in self._marks)
+        return self._is_cancelled or any(counter.n != n for counter, n in self._marks)
+
+    def cancel(self):
+        """End this call alone, at its next step."""
+        self._is_cancelled = True
 
 
 class Cancellations:

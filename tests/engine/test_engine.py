@@ -209,6 +209,12 @@ def test_the_end_token_as_a_stop_string(made):
     assert (answer.text, answer.finish_reason, answer.stop) == ("hi", "stop", "</s>")
 
 
+def test_text_held_back_for_a_stop_string_is_not_lost_at_the_end_token(made):
+    engine, model = made
+    model.say(3, [*b"a", THINK, *b"\nUse", EOS])
+    assert engine.generate("ab", temperature=0, max_tokens=9, stop="<think>\nUser:") == "a\nUse"
+
+
 def test_streamed_pieces_are_the_text(made):
     engine, model = made
     model.say(3, [*"häß😀 fo".encode(), EOS])

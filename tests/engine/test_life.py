@@ -73,6 +73,18 @@ def test_a_stream_can_be_left(made):
     assert list(stream) == []
 
 
+def test_a_stream_left_while_another_thread_reads_it(slow):
+    engine, model = slow
+    stream = engine.generate(LONG, stream=True, temperature=0, max_tokens=-1)
+    thread = threading.Thread(target=lambda: list(stream))
+    thread.start()
+    wait_until(lambda: model.n_at_once)
+    stream.close()
+    engine.cancel()
+    thread.join(10)
+    assert not thread.is_alive() and stream.result.finish_reason == "cancelled"
+
+
 def test_four_threads_on_one_engine(made):
     engine, model = made
     prompts = [f"prompt {i}" for i in range(8)]
