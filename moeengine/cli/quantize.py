@@ -13,7 +13,7 @@ def add_arguments(parser):
     rounding.add_argument("--imatrix", metavar="FILE", help="importance matrix: which columns matter (default: all alike)")
     rounding.add_argument(
         "--tensor-type", action="append", default=[], metavar="PATTERN=TYPE",
-        help="another type for tensors whose name matches a regular expression; may be given more than once",
+        help="another type for tensors whose name matches a regular expression; may be given more than once (default: none)",
     )  # fmt: skip
     rounding.add_argument("--pure", action="store_true", help="embedding and head too (default: those stay at q6_k or better)")
     output = parser.add_argument_group("output")
