@@ -18,6 +18,7 @@ class Counters:
     n_reused_tokens: int = 0  # of prompts, found in the timeline and not computed again
     n_generated_tokens: int = 0
     n_generations: int = 0
+    last_seed: int | None = None  # of the newest generation
 
     def count_forward(self, n_tokens, seconds):
         self.n_forward += 1

@@ -81,6 +81,11 @@ class Generation:
         self._shown = []
         self._logprobs = []
 
+    @property
+    def seed(self):
+        """What gives the same draws again."""
+        return self._sampler.seed
+
     def pieces(self, session):
         """Do the work; yields texts, none empty. Whoever asks for the next one holds the turn."""
         try:
@@ -152,7 +157,7 @@ class Generation:
             n_prompt=len(self.prompt),
             n_reused=self.n_reused,
             n_generated=len(self.tokens),
-            seed=self._sampler.seed,
+            seed=self.seed,
             logprobs=list(self._logprobs),
             **self.timings,
         )

@@ -219,8 +219,10 @@ class Session:
         )
         if not generation.tokens:
             generation.n_reused = n_reused
-            self._runtime.counters.n_generations += 1
-            self._runtime.counters.n_reused_tokens += n_reused
+            counters = self._runtime.counters
+            counters.n_generations += 1
+            counters.n_reused_tokens += n_reused
+            counters.last_seed = generation.seed
         self._follower = None
         del self._tokens[n_reused:]
         logits = self._append(wanted[n_reused:], call, generation.progress)

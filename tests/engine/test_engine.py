@@ -175,6 +175,8 @@ def test_the_seed_is_told_and_repeats_the_answer(made):
     again = engine.complete("ab", temperature=1.7, max_tokens=8, seed=answer.seed)
     assert again.tokens == answer.tokens
     assert len({engine.complete("ab", max_tokens=0).seed for _ in range(5)}) == 5
+    engine.complete("ab", max_tokens=0, seed=11)
+    assert engine._runtime.counters.last_seed == 11
 
 
 def test_logprobs_change_nothing(made):

@@ -374,7 +374,11 @@ def run_script(body):
         "engine, model = fake_engine(pytest.MonkeyPatch(), FakeModel(1000, delay_s=0.01))\n"
     )
     return subprocess.run(
-        [sys.executable, "-c", head + body], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", head + body],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 

@@ -262,7 +262,11 @@ def test_close_while_another_thread_is_in_a_long_prompt(long_path):
 def run_script(body, path):
     head = f"import os, sys, time\nfrom moeengine import Engine\nengine = Engine({str(path)!r})\n"
     return subprocess.run(
-        [sys.executable, "-c", head + body], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", head + body],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
