@@ -16,35 +16,33 @@ static double sum_of_squares(size_t n, const float *x) {
     return part[0];
 }
 
+/* m lanes, 1..16; whole vectors do without a mask, which is slow to store and load back on AVX2 */
+MOE_INLINE v16f load_lanes(const float *p, size_t m) { return m == 16 ? v16_load(p) : v16_load_n(p, m); }
+MOE_INLINE void store_lanes(float *p, v16f a, size_t m) {
+    if (m == 16) {
+        v16_store(p, a);
+    } else {
+        v16_store_n(p, a, m);
+    }
+}
+
 static void rms_norm(size_t n, const float *x, const float *w, float eps, float *y) {
     float mean = (float)(sum_of_squares(n, x) / (double)n);
     v16f inv = v16_set1(1.0f / __builtin_sqrtf(mean + eps));
     for (size_t i = 0; i < n; i += 16) {
-        size_t m = n - i;
-        if (m >= 16) {
-            v16f v = v16_mul(v16_load(x + i), inv);
-            v16_store(y + i, w ? v16_mul(v, v16_load(w + i)) : v);
-        } else {
-            v16f v = v16_mul(v16_load_n(x + i, m), inv);
-            v16_store_n(y + i, w ? v16_mul(v, v16_load_n(w + i, m)) : v, m);
-        }
+        size_t m = n - i < 16 ? n - i : 16;
+        v16f v = v16_mul(load_lanes(x + i, m), inv);
+        store_lanes(y + i, w ? v16_mul(v, load_lanes(w + i, m)) : v, m);
     }
 }
 
-/* y[i] = expr of a = xs[i] and b = ys[i], 16 lanes at a time */
-#define MOE_ROW_LOOP(n, xs, ys, out, expr)                         \
-    do {                                                           \
-        size_t i = 0;                                              \
-        for (; i + 16 <= (n); i += 16) {                           \
-            v16f a = v16_load((xs) + i), b = v16_load((ys) + i);   \
-            v16_store((out) + i, expr);                            \
-        }                                                          \
-        if (i < (n)) {                                             \
-            v16f a = v16_load_n((xs) + i, (n)-i);                  \
-            v16f b = v16_load_n((ys) + i, (n)-i);                  \
-            v16_store_n((out) + i, expr, (n)-i);                   \
-        }                                                          \
-    } while (0)
+/* out[i] = expr of a = xs[i] and b = ys[i], 16 lanes at a time */
+#define MOE_ROW_LOOP(n, xs, ys, out, expr)                                    \
+    for (size_t i = 0; i < (n); i += 16) {                                    \
+        size_t m = (n)-i < 16 ? (n)-i : 16;                                   \
+        v16f a = load_lanes((xs) + i, m), b = load_lanes((ys) + i, m);        \
+        store_lanes((out) + i, expr, m);                                      \
+    }
 
 static void add_rows(size_t n, const float *x0, const float *x1, float *y) {
     MOE_ROW_LOOP(n, x0, x1, y, v16_add(a, b));
@@ -73,22 +71,22 @@ static void gelu_mul(size_t n, const float *gate, const float *up, float *y) {
 static void rope_neighbours(size_t n, const float *cs, float *x) {
     for (size_t i = 0; i < n; i += 16) {
         size_t m = n - i < 16 ? n - i : 16;
-        v16f v = v16_load_n(x + i, m), t = v16_load_n(cs + i, m);
+        v16f v = load_lanes(x + i, m), t = load_lanes(cs + i, m);
         v16f direct = v16_mul(v, v16_dup_even(t));
         v16f cross = v16_mul(v16_swap(v), v16_dup_odd(t));
-        v16_store_n(x + i, v16_addsub(direct, cross), m);
+        store_lanes(x + i, v16_addsub(direct, cross), m);
     }
 }
 
 static void rope_halves(size_t half, const float *cs, float *lo, float *hi) {
     for (size_t i = 0; i < half; i += 16) {
         size_t m = half - i < 16 ? half - i : 16;
-        v16f t0 = v16_load_n(cs + 2 * i, m < 8 ? 2 * m : 16);
-        v16f t1 = m > 8 ? v16_load_n(cs + 2 * i + 16, 2 * m - 16) : t0;
+        v16f t0 = load_lanes(cs + 2 * i, m < 8 ? 2 * m : 16);
+        v16f t1 = m > 8 ? load_lanes(cs + 2 * i + 16, 2 * m - 16) : t0;
         v16f c = v16_even(t0, t1), s = v16_odd(t0, t1);
-        v16f a = v16_load_n(lo + i, m), b = v16_load_n(hi + i, m);
-        v16_store_n(lo + i, v16_madd(a, c, v16_sub(v16_zero(), v16_mul(b, s))), m);
-        v16_store_n(hi + i, v16_madd(a, s, v16_mul(b, c)), m);
+        v16f a = load_lanes(lo + i, m), b = load_lanes(hi + i, m);
+        store_lanes(lo + i, v16_madd(a, c, v16_sub(v16_zero(), v16_mul(b, s))), m);
+        store_lanes(hi + i, v16_madd(a, s, v16_mul(b, c)), m);
     }
 }
 
@@ -117,14 +115,14 @@ static int softmax(size_t n, float *x) {
     v16f top = lowest, sum = v16_zero();
     for (size_t i = 0; i < n; i += 16) {
         size_t m = n - i < 16 ? n - i : 16;
-        top = v16_max(v16_first(m, v16_load_n(x + i, m), lowest), top);
+        top = v16_max(v16_first(m, load_lanes(x + i, m), lowest), top);
     }
     float max = v16_hmax(top);
     if (!(max - max == 0.0f)) return 0;
     for (size_t i = 0; i < n; i += 16) {
         size_t m = n - i < 16 ? n - i : 16;
-        v16f e = v16_exp(v16_sub(v16_load_n(x + i, m), v16_set1(max)));
-        v16_store_n(x + i, e, m);
+        v16f e = v16_exp(v16_sub(load_lanes(x + i, m), v16_set1(max)));
+        store_lanes(x + i, e, m);
         sum = v16_add(sum, v16_first(m, e, v16_zero()));
     }
     float total = v16_hsum(sum);

@@ -33,7 +33,8 @@ typedef struct v16f {
     v4f q[4];
 } v16f;
 
-#if defined(__FP_FAST_FMAF)
+#if defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA)
+#define MOE_HAS_FMA 1
 MOE_INLINE float f32_madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #elif defined(__SSE2__)
 /* a*b is exact in double. The sum is rounded to odd there, so that rounding it to float gives what
@@ -69,7 +70,7 @@ MOE_INLINE float f32_madd(float a, float b, float c) {
 #endif
 
 MOE_INLINE v4f v4_madd(v4f a, v4f b, v4f c) {
-#if defined(__SSE2__) && !defined(__FP_FAST_FMAF)
+#if defined(__SSE2__) && !defined(MOE_HAS_FMA)
     __m128 ah = _mm_movehl_ps(a, a), bh = _mm_movehl_ps(b, b), ch = _mm_movehl_ps(c, c);
     __m128d lo = v2_madd_odd(_mm_cvtps_pd(a), _mm_cvtps_pd(b), _mm_cvtps_pd(c));
     __m128d hi = v2_madd_odd(_mm_cvtps_pd(ah), _mm_cvtps_pd(bh), _mm_cvtps_pd(ch));
