@@ -30,7 +30,7 @@ VALUES = (
 def table(name: str, values: np.ndarray, ctype: str) -> str:
     """One static table of one or two dimensions, aligned to a cache line."""
     shape = "".join(f"[{n}]" for n in values.shape)
-    flat = [str(int(v)) for v in values.ravel()]
+    flat = [float(v).hex() + "f" if ctype == "float" else str(int(v)) for v in values.ravel()]
     lines = [", ".join(flat[i : i + 24]) for i in range(0, len(flat), 24)]
     body = ",\n    ".join(lines)
     if values.ndim == 2:
@@ -56,6 +56,8 @@ def grids_text() -> str:
     parts.append("/* the same from 7 sign bits */\n" + table("moe_signs7_bytes", sign_bytes[signs], "int8_t"))
     for name, values in VALUES:
         parts.append(table(name, np.array(values), "int8_t"))
+    halves = quants.MXFP4.e8m0_to_fp32_half(np.arange(256, dtype=np.uint8))
+    parts.append("/* 2^(e - 128) */\n" + table("moe_e8m0_halves", halves, "float"))
     parts.append("#endif\n")
     return "\n".join(parts)
 

@@ -123,10 +123,10 @@ MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_do
                 size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS, b = 0;
                 const uint8_t *row = (const uint8_t *)m->w + r0 * m->w_stride + b0 * bytes, *w = row;
                 for (size_t i = 0; i < n * nb; i += 8) {
+                    size_t n8 = n * nb - i < 8 ? n * nb - i : 8;
                     __m256i sum[8], min[8];
-                    for (size_t k = 0; k < 8; k++) {
-                        sum[k] = min[k] = _mm256_setzero_si256();
-                        if (i + k >= n * nb) continue;
+                    for (size_t k = n8; k < 8; k++) sum[k] = min[k] = _mm256_setzero_si256();
+                    for (size_t k = 0; k < n8; k++) {
                         for (size_t j = 0; j < bytes; j += 64)
                             _mm_prefetch((const char *)w + AVX2_AHEAD + j, _MM_HINT_T0);
                         avx2_part part = dot(w, x + b0 + b);

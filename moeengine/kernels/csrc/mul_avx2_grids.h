@@ -1,17 +1,43 @@
 /* Matrix products on AVX2 of the types whose weights are grid values with signs; the plan is that of
  * mul_avx2.h.
  *
- * A type gives `grid_avx2_NAME`: sub-block g (0 .. 7) of a block, 32 weights. */
+ * A type gives
+ *   prepare_avx2_NAME  what is the same work for all of a block: indices, scales, d
+ *   grid_avx2_NAME     sub-block g (0 .. 7) of a block, 32 weights */
 #ifndef MOE_MUL_AVX2_GRIDS_H
 #define MOE_MUL_AVX2_GRIDS_H
 #include "mul_avx2.h"
 
+typedef struct avx2_grid_block {
+    __m256i sc; /* int16: low half: scales of the first 16 weights of the 8 sub-blocks, high half: of the others */
+    float d;
+    uint16_t i[64]; /* grid indices, where they are not plain bytes */
+    uint16_t s[32]; /* sign indices of IQ2_XS */
+} avx2_grid_block;
+typedef void avx2_prepare(const void *block, avx2_grid_block *u);
+
 typedef struct avx2_grid { /* 32 weights: q = values * signs */
-    __m256i values; /* bytes, 0 .. off */
-    __m256i signs;  /* bytes, 1 or -1 */
-    int16_t sc[2];  /* of the first and the second 16 */
+    __m256i values;        /* bytes, 0 .. off */
+    __m256i signs;         /* bytes, of which only the sign counts */
 } avx2_grid;
-typedef avx2_grid avx2_grid32(const void *block, size_t g);
+typedef avx2_grid avx2_grid32(const void *block, const avx2_grid_block *u, size_t g);
+
+/* 2 * s + 1 */
+MOE_INLINE __m128i avx2_odd(__m128i s) { return _mm_add_epi16(_mm_add_epi16(s, s), _mm_set1_epi16(1)); }
+MOE_INLINE __m256i avx2_both(__m128i v) { return _mm256_broadcastsi128_si256(v); }
+
+/* 8 bytes of two scales each: low nibbles are of the first 16 weights, high nibbles of the others */
+MOE_INLINE __m256i avx2_nibble_scales(const uint8_t *p) {
+    __m128i v = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_setr_m128i(avx2_odd(_mm_and_si128(v, _mm_set1_epi16(15))), avx2_odd(_mm_srli_epi16(v, 4)));
+}
+
+/* the top 4 bits of 8 dwords */
+MOE_INLINE __m256i avx2_top_scales(__m256i v) {
+    v = _mm256_srli_epi32(v, 28);
+    v = _mm256_permute4x64_epi64(_mm256_packus_epi32(v, v), 0x88);
+    return _mm256_add_epi16(_mm256_add_epi16(v, v), _mm256_set1_epi16(1));
+}
 
 /* four bytes each of 8 places */
 MOE_INLINE __m256i avx2_grid4(const uint8_t (*grid)[4], const uint16_t *i) {
@@ -40,49 +66,57 @@ MOE_INLINE __m256i avx2_signs8(const uint8_t *bits) {
     return avx2_grid8(moe_signs8[bits[0]], moe_signs8[bits[1]], moe_signs8[bits[2]], moe_signs8[bits[3]]);
 }
 
-MOE_INLINE avx2_part avx2_dot_grids(const void *block, const block_x_q8_K *x, float d, avx2_grid32 *grid32) {
+MOE_INLINE avx2_part avx2_dot_grids(const void *block, const block_x_q8_K *x, avx2_prepare *prepare,
+                                    avx2_grid32 *grid32) {
     __m256i sum = _mm256_setzero_si256();
+    avx2_grid_block u;
+    prepare(block, &u);
+#pragma GCC unroll 8
     for (size_t g = 0; g < 8; g++) {
-        avx2_grid u = grid32(block, g);
-        __m256i p = _mm256_maddubs_epi16(u.values, _mm256_sign_epi8(avx2_load(x->q + 32 * g), u.signs));
-        __m256i sc = _mm256_setr_m128i(_mm_set1_epi16(u.sc[0]), _mm_set1_epi16(u.sc[1]));
-        sum = AVX2_SCALED(sum, p, sc);
+        avx2_grid q = grid32(block, &u, g);
+        __m256i p = _mm256_maddubs_epi16(q.values, _mm256_sign_epi8(avx2_load(x->q + 32 * g), q.signs));
+        sum = AVX2_SCALED(sum, p, avx2_spread16(u.sc, (int)g));
     }
-    return (avx2_part){sum, _mm256_setzero_si256(), d, 0.0f};
+    return (avx2_part){sum, _mm256_setzero_si256(), u.d, 0.0f};
 }
 
-MOE_INLINE void avx2_panel_grids(const uint8_t *const *row, int group, int off, avx2_grid32 *grid32, avx2_panel *p) {
+MOE_INLINE void avx2_panel_grids(const uint8_t *const *row, int group, int off, avx2_prepare *prepare,
+                                 avx2_grid32 *grid32, avx2_panel *p) {
     uint8_t q[8][256];
     const uint8_t *q_row[8];
     int16_t sc[16][8][2], sum[8][8][2];
+    float d[8];
     for (size_t r = 0; r < 8; r++) {
+        avx2_grid_block u;
+        int16_t s[2][8];
+        prepare(row[r], &u);
+        _mm256_storeu_si256((__m256i *)s, u.sc);
+        d[r] = u.d;
         q_row[r] = q[r];
         for (size_t g = 0; g < 8; g++) {
-            avx2_grid u = grid32(row[r], g);
-            __m256i v = _mm256_add_epi8(_mm256_sign_epi8(u.values, u.signs), _mm256_set1_epi8((char)off));
+            avx2_grid w = grid32(row[r], &u, g);
+            __m256i v = _mm256_add_epi8(_mm256_sign_epi8(w.values, w.signs), _mm256_set1_epi8((char)off));
             _mm256_storeu_si256((__m256i *)(q[r] + 32 * g), v);
             for (size_t i = 0; i < 32 / (size_t)group; i++) {
                 size_t at = g * (32 / (size_t)group) + i;
-                sc[at][r][0] = sc[at][r][1] = u.sc[i];
-                sum[at / 2][r][at % 2] = (int16_t)(-off * u.sc[i]);
+                sc[at][r][0] = sc[at][r][1] = s[i][g];
+                sum[at / 2][r][at % 2] = (int16_t)(-off * s[i][g]);
             }
         }
     }
     for (size_t j = 0; j < 64; j += 4) avx2_columns(q_row, 4 * j, p->u + j);
     memcpy(p->sc, sc, (size_t)(256 / group) * sizeof *sc);
     memcpy(p->sum, sum, (size_t)(128 / group) * sizeof *sum);
+    p->d = _mm256_loadu_ps(d);
 }
 
-/* mul_mat_avx2_NAME from grid_avx2_NAME and d_avx2_NAME */
+/* mul_mat_avx2_NAME from prepare_avx2_NAME and grid_avx2_NAME */
 #define AVX2_MUL_GRIDS(NAME, group, steps, off)                                         \
     MOE_INLINE avx2_part dot_avx2_##NAME(const void *block, const block_x_q8_K *x) {    \
-        return avx2_dot_grids(block, x, d_avx2_##NAME(block), grid_avx2_##NAME);        \
+        return avx2_dot_grids(block, x, prepare_avx2_##NAME, grid_avx2_##NAME);         \
     }                                                                                   \
     MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {       \
-        float d[8];                                                                     \
-        for (size_t r = 0; r < 8; r++) d[r] = d_avx2_##NAME(row[r]);                    \
-        p->d = _mm256_loadu_ps(d);                                                      \
-        avx2_panel_grids(row, group, off, grid_avx2_##NAME, p);                         \
+        avx2_panel_grids(row, group, off, prepare_avx2_##NAME, grid_avx2_##NAME, p);    \
     }                                                                                   \
     AVX2_MUL_256(NAME, group, steps, 1)
 

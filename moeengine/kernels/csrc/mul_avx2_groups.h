@@ -1,7 +1,8 @@
-/* Matrix products on AVX2 of the types with 32-weight blocks; the plan is that of mul_avx2.h.
+/* Matrix products on AVX2 of the types with blocks of 32 weights (or 16, NVFP4); the plan is that of
+ * mul_avx2.h.
  *
- * A type gives `bytes_avx2_NAME`: the 32 weights of block i of a row as bytes, q + off (or q itself
- * where off is 0 and steps is 0: multiplied by way of absolute values). */
+ * A type gives `bytes_avx2_NAME`: the weights of block i of a row as bytes, q + off (or q itself where
+ * steps is 0: multiplied by way of absolute values). Where a block has 16, the other 16 bytes are 0. */
 #ifndef MOE_MUL_AVX2_GROUPS_H
 #define MOE_MUL_AVX2_GROUPS_H
 #include "mul_avx2.h"
@@ -13,7 +14,7 @@ typedef struct avx2_group { /* one block of one row */
 typedef avx2_group avx2_bytes(const void *row, size_t i);
 
 typedef struct avx2_group_kind { /* compile-time constants of a type */
-    size_t bytes;                /* a block */
+    size_t size, bytes;          /* a block */
     int steps;                   /* products added as int16; 0: signed */
     int off, has_min;
 } avx2_group_kind;
@@ -26,7 +27,7 @@ MOE_INLINE __m256i avx2_pairs(int steps, __m256i w, __m256i y) {
 
 /* acc += (sum - off * sum of y) * d * yd, then m * s; block sums are whole numbers below 2^24 */
 MOE_INLINE __m256 avx2_group_out(avx2_group_kind kind, __m256 sum, __m256 d, __m256 m, moe_x_q8_0 x, size_t i,
-                                 __m256 acc) {
+                                 __m256 acc) { /* i: 32-block of x */
     if (kind.off) sum = _mm256_sub_ps(sum, _mm256_set1_ps((float)(kind.off * x.sum[i])));
     acc = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_set1_ps(x.d[i])), acc);
     return kind.has_min ? _mm256_fmadd_ps(m, _mm256_set1_ps(x.s[i]), acc) : acc;
@@ -37,7 +38,7 @@ MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_byt
     enum { BLOCKS = 128, PLACES = 8 * BLOCKS + 8 };
     float sums[PLACES], d[PLACES], mins[PLACES];
     const __m256i ones = _mm256_set1_epi16(1);
-    size_t n_blocks = m->n_in / 32;
+    size_t n_blocks = m->n_in / kind.size;
     for (size_t t = 0; t < m->n_x; t++) {
         moe_x_q8_0 x = moe_x_q8_0_at(m->n_in, (const uint8_t *)m->x + t * m->x_stride);
         for (size_t r0 = 0; r0 < m->n_rows; r0 += 8) {
@@ -47,14 +48,14 @@ MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_byt
                 size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS, b = 0;
                 const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
                 for (size_t i = 0; i < n * nb; i += 8) {
+                    size_t n8 = n * nb - i < 8 ? n * nb - i : 8;
                     __m256i sum[8];
                     for (size_t k = 0; k < 8 * kind.bytes; k += 64)
                         _mm_prefetch((const char *)w + (b0 + b) * kind.bytes + AVX2_AHEAD + k, _MM_HINT_T0);
-                    for (size_t k = 0; k < 8; k++) {
-                        sum[k] = _mm256_setzero_si256();
-                        if (i + k >= n * nb) continue;
+                    for (size_t k = n8; k < 8; k++) sum[k] = _mm256_setzero_si256();
+                    for (size_t k = 0; k < n8; k++) {
                         avx2_group g = bytes(w, b0 + b);
-                        __m256i pairs = avx2_pairs(kind.steps, g.bytes, avx2_load(x.q + 32 * (b0 + b)));
+                        __m256i pairs = avx2_pairs(kind.steps, g.bytes, avx2_load(x.q + kind.size * (b0 + b)));
                         sum[k] = _mm256_madd_epi16(pairs, ones);
                         d[i + k] = g.d;
                         if (kind.has_min) mins[i + k] = g.m;
@@ -68,7 +69,8 @@ MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_byt
                     avx2_float_columns(d + b, nb, d4);
                     if (kind.has_min) avx2_float_columns(mins + b, nb, min4);
                     for (size_t k = 0; k < 4 && b + k < nb; k++)
-                        acc = avx2_group_out(kind, sum4[k], d4[k], kind.has_min ? min4[k] : d4[k], x, b0 + b + k, acc);
+                        acc = avx2_group_out(kind, sum4[k], d4[k], kind.has_min ? min4[k] : d4[k], x,
+                                             (b0 + b + k) * kind.size / 32, acc);
                 }
             }
             float out[8];
@@ -94,8 +96,8 @@ MOE_INLINE void avx2_unpack_groups(const uint8_t *const *row, size_t b0, size_t 
             _mm256_storeu_si256((__m256i *)q[r], g.bytes);
             q_row[r] = q[r], d[r] = g.d, m[r] = g.m;
         }
-        avx2_columns(q_row, 0, p->u + 8 * b);
-        avx2_columns(q_row, 16, p->u + 8 * b + 4);
+        avx2_columns(q_row, 0, p->u + kind.size / 4 * b);
+        if (kind.size == 32) avx2_columns(q_row, 16, p->u + 8 * b + 4);
         p->d[b] = _mm256_loadu_ps(d);
         if (kind.has_min) p->m[b] = _mm256_loadu_ps(m);
     }
@@ -115,11 +117,11 @@ MOE_INLINE void avx2_tile_groups_out(avx2_group_kind kind, const avx2_group_pane
     for (size_t b = 0; b < nb; b++) {
         __m256i pairs[2][AVX2_TILE], isum[2][AVX2_TILE];
 #pragma GCC unroll 8
-        for (int s = 0; s < 8; s++)
+        for (int s = 0; s < (int)kind.size / 4; s++)
             for (size_t t = 0; t < nt; t++) {
-                __m256i y = avx2_dword(x[t].q + 32 * (b0 + b) + 4 * s);
+                __m256i y = avx2_dword(x[t].q + kind.size * (b0 + b) + 4 * (size_t)s);
                 for (size_t h = 0; h < 2; h++) {
-                    __m256i m = avx2_pairs(kind.steps, p[h].u[8 * b + s], y);
+                    __m256i m = avx2_pairs(kind.steps, p[h].u[kind.size / 4 * b + (size_t)s], y);
                     int steps = kind.steps ? kind.steps : 1;
                     pairs[h][t] = s % steps ? _mm256_add_epi16(pairs[h][t], m) : m;
                     AVX2_KEEP(pairs[h][t]);
@@ -132,7 +134,7 @@ MOE_INLINE void avx2_tile_groups_out(avx2_group_kind kind, const avx2_group_pane
         for (size_t t = 0; t < nt; t++)
             for (size_t h = 0; h < 2; h++)
                 acc[h][t] = avx2_group_out(kind, _mm256_cvtepi32_ps(isum[h][t]), p[h].d[b], kind.has_min ? p[h].m[b] : p[h].d[b], x[t],
-                                           b0 + b, acc[h][t]);
+                                           (b0 + b) * kind.size / 32, acc[h][t]);
     }
     for (size_t t = 0; t < nt; t++)
         for (size_t h = 0; h < 2; h++) _mm256_storeu_ps(out + t * out_stride + 8 * h, acc[h][t]);
@@ -159,7 +161,7 @@ MOE_INLINE void avx2_tiles_groups(avx2_group_kind kind, const avx2_group_panel *
 
 MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_bytes *bytes) {
     avx2_group_panel p[2];
-    size_t n_blocks = m->n_in / 32;
+    size_t n_blocks = m->n_in / kind.size;
     for (size_t t0 = 0; t0 < m->n_x; t0 += AVX2_X_BLOCK) {
         size_t t1 = m->n_x - t0 < AVX2_X_BLOCK ? m->n_x : t0 + AVX2_X_BLOCK;
         for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
@@ -186,9 +188,10 @@ MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_by
     }
 }
 
-#define AVX2_MUL_GROUPS(NAME, steps, off)                                                    \
+/* mul_mat_avx2_NAME from bytes_avx2_NAME */
+#define AVX2_MUL_GROUPS(NAME, size, bytes, steps, off)                                       \
     static void mul_mat_avx2_##NAME(const moe_mul *m) {                                      \
-        const avx2_group_kind kind = {sizeof(block_##NAME), steps, off, MOE_HAS_MIN_##NAME}; \
+        const avx2_group_kind kind = {size, bytes, steps, off, MOE_HAS_MIN_##NAME};          \
         if (m->n_x < AVX2_MANY) avx2_few_groups(m, kind, bytes_avx2_##NAME);                 \
         else avx2_many_groups(m, kind, bytes_avx2_##NAME);                                   \
     }

@@ -14,9 +14,7 @@ typedef struct MOE_PACKED {
 } block_MXFP4;
 
 /* 2^(e - 128); e = 0 and 1 give subnormal floats */
-MOE_INLINE float moe_e8m0_half(uint8_t e) {
-    return f32_from_bits(e < 2 ? (uint32_t)0x00200000 << e : (uint32_t)(e - 1) << 23);
-}
+MOE_INLINE float moe_e8m0_half(uint8_t e) { return moe_e8m0_halves[e]; }
 
 #define MOE_HAS_MIN_MXFP4 0
 MOE_INLINE void unpack_MXFP4(const void *row, size_t i, moe_group *u) {

@@ -1,4 +1,4 @@
-/* The types with 32-weight blocks on AVX2: a block's weights as bytes, see mul_avx2_groups.h. */
+/* The types with small blocks on AVX2: a block's weights as bytes, see mul_avx2_groups.h. */
 
 MOE_INLINE avx2_group bytes_avx2_Q4_0(const void *row, size_t i) {
     const block_Q4_0 *b = (const block_Q4_0 *)row + i;
@@ -40,10 +40,19 @@ MOE_INLINE avx2_group bytes_avx2_MXFP4(const void *row, size_t i) {
     return (avx2_group){q, moe_e8m0_half(b->e), 0.0f};
 }
 
-AVX2_MUL_GROUPS(Q4_0, 8, 8)
-AVX2_MUL_GROUPS(Q4_1, 8, 0)
-AVX2_MUL_GROUPS(Q5_0, 4, 16)
-AVX2_MUL_GROUPS(Q5_1, 4, 0)
-AVX2_MUL_GROUPS(Q8_0, 0, 0)
-AVX2_MUL_GROUPS(IQ4_NL, 0, 0)
-AVX2_MUL_GROUPS(MXFP4, 4, 12)
+MOE_INLINE avx2_group bytes_avx2_NVFP4(const void *row, size_t i) {
+    const block_NVFP4 *b = (const block_NVFP4 *)row + i / 4;
+    __m128i v = _mm_loadl_epi64((const __m128i *)(b->qs + i % 4 * 8));
+    v = _mm_and_si128(_mm_unpacklo_epi64(v, _mm_srli_epi16(v, 4)), _mm_set1_epi8(15));
+    __m128i q = _mm_shuffle_epi8(_mm_load_si128((const __m128i *)moe_values_mxfp4), v);
+    return (avx2_group){_mm256_zextsi128_si256(q), moe_ue4m3_half(b->d[i % 4]), 0.0f};
+}
+
+AVX2_MUL_GROUPS(Q4_0, 32, sizeof(block_Q4_0), 8, 8)
+AVX2_MUL_GROUPS(Q4_1, 32, sizeof(block_Q4_1), 8, 0)
+AVX2_MUL_GROUPS(Q5_0, 32, sizeof(block_Q5_0), 4, 16)
+AVX2_MUL_GROUPS(Q5_1, 32, sizeof(block_Q5_1), 4, 0)
+AVX2_MUL_GROUPS(Q8_0, 32, sizeof(block_Q8_0), 0, 0)
+AVX2_MUL_GROUPS(IQ4_NL, 32, sizeof(block_IQ4_NL), 0, 0)
+AVX2_MUL_GROUPS(MXFP4, 32, sizeof(block_MXFP4), 4, 12)
+AVX2_MUL_GROUPS(NVFP4, 16, 9, 0, 0) /* 9 bytes a group of 16, on average */
