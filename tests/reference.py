@@ -143,6 +143,12 @@ class Reference:
         return out
 
 
-def reference_of(tiny, **options):
-    """Reference over a tests.tiny.Tiny."""
-    return Reference(tiny.arch, tiny.hparams, lambda name: tiny.weight(name) if name in tiny.tensors else None, **options)
+def reference_of(tiny, *, hparams=None, **options):
+    """Reference over a tests.tiny.Tiny; `hparams` replaces some of its hyper-parameters."""
+    meta, key = tiny.metadata, f"{tiny.arch}."
+    hp = dict(tiny.hparams)
+    hp["eps"] = meta[key + "attention.layer_norm_rms_epsilon"]
+    hp["rope_freq_base"] = meta.get(key + "rope.freq_base", 10000.0)
+    hp["n_rot"] = meta.get(key + "rope.dimension_count", hp["head_dim"])
+    hp |= hparams or {}
+    return Reference(tiny.arch, hp, lambda name: tiny.weight(name) if name in tiny.tensors else None, **options)

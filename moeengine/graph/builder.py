@@ -63,6 +63,7 @@ class Sizes:
     n_expert_used: int = 0
     group_pairs: int = 0
     gather_formats: int = 0
+    weights_per_token: int = 0  # weights one token is multiplied with, but for the head
     formats: int = 0  # bit set of activation formats of normed rows
     attn_rows: set = field(default_factory=set)  # (activation format, length) of attention results
     ff_rows: set = field(default_factory=set)
@@ -162,6 +163,8 @@ class Builder:
         weight = self.tensors.matrix(name, n_rows, n_in, **options)
         if weight is not None:
             self.weights[name] = weight
+            if name != "token_embd.weight":
+                self.sizes.weights_per_token += n_rows * n_in
         return weight
 
     def normed(self, *weights):
@@ -252,6 +255,8 @@ class Builder:
         )
         self.blocks.append(block)
         self.moe_blocks.append(block)
+        bank = banks.tiers[0].gate
+        self.sizes.weights_per_token += 3 * hp.n_expert_used * bank.n_rows * bank.n_cols
         self.sizes.largest(n_expert=router.n_rows)
 
     def _tier(self, tier, expert_scales):

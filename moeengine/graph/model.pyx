@@ -21,7 +21,7 @@ from moeengine.graph.attention cimport Q_ROWS, SPLIT_TOKENS
 from moeengine.kernels.table cimport (
     MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, checked_isa, moe_attn_partial_floats, moe_isa, moe_x_row_bytes,
 )
-from moeengine.kernels.threads cimport Team, team_run
+from moeengine.kernels.threads cimport Team, team_run, team_run_alone
 
 from moeengine.errors import (
     CancelledError, ConfigError, ContextOverflowError, GGUFError, NumericError, SupplyError, UnsupportedError,
@@ -34,6 +34,9 @@ cdef extern from "<sys/mman.h>" nogil:
     int madvise(void *addr, size_t length, int advice)
     int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_HUGEPAGE
     void *MAP_FAILED
+
+# A pass of fewer multiplications is done before a team has woken up and waited for itself.
+ALONE_BELOW = 1_000_000
 
 OUTPUTS = {"none": OUTPUT_NONE, "last": OUTPUT_LAST, "all": OUTPUT_ALL}
 
@@ -209,6 +212,7 @@ cdef class Context:
     cdef readonly int64_t n_ctx, n_ubatch
     cdef readonly object trace        # int32 (n_moe_layers, T, A) of the last pass, or None
     cdef public bint record_routing
+    cdef public int64_t alone_below   # multiplications; a smaller pass runs on the calling thread alone
     cdef Pass p
     cdef Job job
     cdef void *scratch
@@ -226,6 +230,7 @@ cdef class Context:
             raise ConfigError(f"n_ctx: found {n_ctx}, expected 1 or more")
         if n_ubatch < 1:
             raise ConfigError(f"n_ubatch: found {n_ubatch}, expected 1 or more")
+        self.alone_below = ALONE_BELOW
         self.model, self.team, self.n_ctx, self.n_ubatch = model, team, n_ctx, min(n_ubatch, n_ctx)
         self.scratch_bytes = lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, NULL)
         self.scratch = reserve(self.scratch_bytes)
@@ -294,8 +299,12 @@ cdef class Context:
         self.p.error = 0
         self.trace_buffer(T)
         self.job.at = 0
+        cdef bint alone = self.model.sizes.weights_per_token * T < self.alone_below
         with nogil:
-            team_run(self.p.team, walk, &self.job)
+            if alone:
+                team_run_alone(self.p.team, walk, &self.job)
+            else:
+                team_run(self.p.team, walk, &self.job)
         if self.cancel_flag:
             self.cancel_flag = 0
             raise CancelledError(f"cancelled; {n_past} tokens of the timeline are kept")

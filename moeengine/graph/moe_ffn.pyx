@@ -302,6 +302,8 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     if ith == 0 and p.trace != NULL:
         memcpy(p.trace + s.i_moe * p.n_tokens * A, p.route_ids, <size_t>(p.n_tokens * A) * sizeof(int32_t))
     for i in range(s.n_tiers):
+        if i > 0:
+            team_barrier(p.team)     # all have left the plan of the tier before
         tier_run(s, &s.tiers[i], p, ith)
     if s.has_shared:
         dense_ffn(p, &s.shared, p.norm)

@@ -6,6 +6,7 @@ cdef extern from "team.h":
     void moe_team_free(moe_team *team) nogil
     int moe_team_size(const moe_team *team) nogil
     void moe_team_run(moe_team *team, moe_job job, void *arg) noexcept nogil
+    void moe_team_run_alone(moe_team *team, moe_job job, void *arg) noexcept nogil
     void moe_team_barrier(moe_team *team) noexcept nogil
     int64_t moe_team_claim(moe_team *team, int64_t n) noexcept nogil
     int64_t moe_team_barriers(const moe_team *team) nogil
@@ -13,6 +14,10 @@ cdef extern from "team.h":
 
 cdef void team_run(moe_team *team, moe_job job, void *arg) noexcept nogil:
     moe_team_run(team, job, arg)
+
+
+cdef void team_run_alone(moe_team *team, moe_job job, void *arg) noexcept nogil:
+    moe_team_run_alone(team, job, arg)
 
 
 cdef void team_barrier(moe_team *team) noexcept nogil:

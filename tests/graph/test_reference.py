@@ -16,6 +16,7 @@ TOKENS = np.array([3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26, 43, 38, 32, 79
 def logits(model, tokens, *, n_ubatch=64, n_threads=2, n_ctx=None):
     """float32 (T, V) of a fresh timeline."""
     ctx = model.new_context(n_ctx=n_ctx or len(tokens), n_ubatch=n_ubatch, team=Team(n_threads))
+    ctx.alone_below = 0  # tiny models would never wake the team
     out = np.empty((len(tokens), model.hparams.n_vocab), np.float32)
     for i in range(0, len(tokens), n_ubatch):
         part = np.asarray(tokens[i : i + n_ubatch], np.int32)
@@ -95,8 +96,6 @@ def test_long_texts_equal_the_reference(tmp_path):
 ])
 def test_rope_scaling(tmp_path, metadata, options):
     tiny = write_tiny(tmp_path / "m.gguf", "llama", quant="F32", metadata=metadata)
-    tiny.hparams["rope_freq_base"] = metadata.get("llama.rope.freq_base", tiny.hparams["rope_freq_base"])
-    tiny.hparams["n_rot"] = metadata.get("llama.rope.dimension_count", tiny.hparams["n_rot"])
     assert relative_error(logits(load(tiny), TOKENS), reference_of(tiny, rope_options=options)(TOKENS)) < 3e-3
 
 
@@ -109,7 +108,6 @@ def test_yarn(tmp_path):
     })
     dims = [n_rot * np.log(n_orig / (turns * 2 * np.pi)) / (2 * np.log(base)) for turns in (32, 1)]
     low, high = max(0, np.floor(dims[0])), min(n_rot - 1, np.ceil(dims[1]))
-    tiny.hparams |= {"rope_freq_base": base, "n_rot": n_rot}
     want = reference_of(tiny, rope_options={"scale": 1 / factor, "yarn": (low, high, 1 + 0.1 * np.log(factor))})(TOKENS)
     assert relative_error(logits(load(tiny), TOKENS), want) < 3e-3
 
@@ -163,8 +161,8 @@ def test_trace_of_routing(tmp_path):
 def test_n_expert_used(tmp_path):
     tiny = write_tiny(tmp_path / "m.gguf", "qwen3moe", quant="F32", n_expert=8, n_expert_used=2)
     for used in (1, 5, 8):
-        tiny.hparams["n_expert_used"] = used
-        assert relative_error(logits(load(tiny, n_expert_used=used), TOKENS), reference_of(tiny)(TOKENS)) < 3e-3
+        want = reference_of(tiny, hparams={"n_expert_used": used})(TOKENS)
+        assert relative_error(logits(load(tiny, n_expert_used=used), TOKENS), want) < 3e-3
     for used in (0, 9, -1):
         with pytest.raises(ConfigError, match="1 to 8"):
             load(tiny, n_expert_used=used)

@@ -29,7 +29,8 @@ struct member {
 
 struct moe_team {
     int n_asked;
-    int n_running; /* members that exist, this one included; fixed during a run */
+    int n_running; /* members that exist, this one included */
+    int n_members; /* of the current run: n_running or 1 */
     int spin;
     pid_t pid; /* process the threads were started in; 0 = not started */
     pthread_t *threads;
@@ -67,14 +68,14 @@ static void release(atomic_uint *word) {
 }
 
 void moe_team_barrier(moe_team *team) {
-    if (team->n_running == 1) {
+    if (team->n_members == 1) {
         team->n_barriers++;
         atomic_store_explicit(&team->next, 0, memory_order_relaxed);
         return;
     }
     unsigned seq = atomic_load_explicit(&team->barrier_seq, memory_order_acquire);
     unsigned before = atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
-    if (before + 1 == (unsigned)team->n_running) {
+    if (before + 1 == (unsigned)team->n_members) {
         team->n_barriers++;
         atomic_store_explicit(&team->next, 0, memory_order_relaxed);
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
@@ -100,7 +101,7 @@ static void *member_main(void *p) {
         wait_change(&team->run_seq, seen, team->spin);
         seen = atomic_load_explicit(&team->run_seq, memory_order_acquire);
         if (team->stop) return NULL;
-        team->job(team->arg, me->ith, team->n_running);
+        team->job(team->arg, me->ith, team->n_members);
         moe_team_barrier(team);
     }
 }
@@ -162,7 +163,14 @@ void moe_team_run(moe_team *team, moe_job job, void *arg) {
     if (team->pid != getpid()) start(team);
     team->job = job;
     team->arg = arg;
+    team->n_members = team->n_running;
     if (team->n_running > 1) release(&team->run_seq);
     job(arg, 0, team->n_running);
+    moe_team_barrier(team);
+}
+
+void moe_team_run_alone(moe_team *team, moe_job job, void *arg) {
+    team->n_members = 1;
+    job(arg, 0, 1);
     moe_team_barrier(team);
 }

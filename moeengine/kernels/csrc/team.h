@@ -16,6 +16,8 @@ int moe_team_size(const moe_team *team);
  * members that really run: fewer than asked where the system refuses threads. Starts the threads
  * anew in a forked child. Not reentrant; callers take turns. */
 void moe_team_run(moe_team *team, moe_job job, void *arg);
+/* The same on the calling thread alone: for work that is smaller than waking and waiting. */
+void moe_team_run_alone(moe_team *team, moe_job job, void *arg);
 
 /* Inside a job: waits for every member; also starts the next series of moe_team_claim. */
 void moe_team_barrier(moe_team *team);
