@@ -251,6 +251,8 @@ cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
                              tmp - r0, ROW_CHUNK)
                 for k in range(k0, k1):
                     pair = p.plan.pair[k]
+                    if not all_finite(tmp + (k - k0) * ROW_CHUNK, r1 - r0):
+                        pass_fail(p, PASS_NAN_EXPERT, s.il, tier.first + p.plan.expert[i])
                     p.isa.axpy(<size_t>(r1 - r0), p.route_weights[pair], tmp + (k - k0) * ROW_CHUNK,
                                p.out + (pair // A) * E + r0)
                 k0 = k1
