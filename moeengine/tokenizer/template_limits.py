@@ -12,7 +12,7 @@ from jinja2.utils import Namespace
 
 from moeengine.errors import ConfigError
 
-MAX_TEMPLATE = 1 << 20  # characters; the longest known are under 64 K
+MAX_TEMPLATE = 1 << 18  # characters, compiled in seconds; the longest known are under 64 K
 MAX_STEPS = 500_000
 MAX_SECONDS = 5.0
 MAX_TEXT = 1 << 20  # characters of any string made, or 8 times the messages if that is more

@@ -224,7 +224,7 @@ def test_the_messages_stay_as_they_are(tokenizer):
     ("{% include 'x' %}", "no loader"),
     ("{{ messages[0].content + 1 }}", "concatenate"),
     ("{% if true %}" * 900 + "{% endif %}" * 900, "nested"),
-    ("x" * 2_000_000, "2000000 characters, expected at most 1048576"),
+    ("x" * 2_000_000, "2000000 characters, expected at most 262144"),
     ("{{ raise_exception('\x1b[2J') }}", r"\\x1b\[2J"),
 ])  # fmt: skip
 def test_errors_carry_the_templates_words(render, source, message):
