@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 SHARED = Path(__file__).parents[3] / "shared"
-VOCABS = sorted((SHARED / "vocabs").glob("*.gguf"))
 
 
 def shared_vocab(name):
