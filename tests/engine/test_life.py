@@ -250,19 +250,17 @@ def test_ctrl_c_keeps_the_chunks_that_were_complete(monkeypatch):
 def test_ctrl_c_at_many_moments(monkeypatch):
     engine, model = fake_engine(monkeypatch, FakeModel(delay_s=0.0005), n_ctx=64, n_ubatch=8)
     expected = engine.complete("abcdef", **GREEDY).tokens
-    n_interrupted = 0
-    for i in range(60):
-        try:
-            timer = after(0.002 + 0.0004 * i, lambda: os.kill(os.getpid(), signal.SIGINT))
-            while True:
-                engine.complete([i, 2, 3, 4, 5, 6], temperature=0, max_tokens=6)
-                stream = engine.generate([i, 1], stream=True, temperature=0, max_tokens=3)
-                list(stream)
-        except KeyboardInterrupt:
-            n_interrupted += 1
-        timer.join()
-        assert engine.complete("abcdef", **GREEDY).tokens == expected
-    assert n_interrupted == 60
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for i in range(60):
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0004 * i)
+                while True:
+                    engine.complete([i, 2, 3, 4, 5, 6], temperature=0, max_tokens=6)
+                    list(engine.generate([i, 1], stream=True, temperature=0, max_tokens=3))
+            assert engine.complete("abcdef", **GREEDY).tokens == expected
+    finally:
+        signal.signal(signal.SIGALRM, previous)
 
 
 # -- closing ----------------------------------------------------------------------------------
