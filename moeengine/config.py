@@ -13,8 +13,8 @@ from moeengine.errors import ConfigError
 N_CTX_MAX = 2**31 - 1  # positions are int32 in the kernels
 N_CTX_DEFAULT = 4096  # tokens, where neither the caller nor a shorter model says otherwise
 N_UBATCH_DEFAULT = 4096  # tokens: each expert slice is read once a chunk
-MOE_MODES = ("auto", "mmap", "sweep-prefill", "prefetch", "stream")
-MOE_MODES_READY = ("auto", "mmap")
+CACHE_POLICIES = ("lfu", "lru")
+MAX_IO_THREADS = 8
 
 
 def _refuse(name, value, expected):
@@ -46,6 +46,14 @@ def _number(name, value, low, high=math.inf):
     return number
 
 
+def _decimal(value):
+    """A number that came as text, from a command line; other text stays as it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def _one_of(name, value, allowed):
     if value not in allowed:
         _refuse(name, value, "one of " + ", ".join(allowed))
@@ -73,7 +81,14 @@ class EngineConfig:
     n_threads : int or None  compute threads; None: min(affinity, cgroup quota, physical cores).
                              No environment variable is consulted.
     n_ubatch : int or None   tokens computed together in a prompt; bounded by n_ctx; None: 4096
-    moe_mode : str           how expert bytes reach the kernels; `mmap` leaves it to the page cache
+    moe_mode : str           how expert bytes reach the kernels: "auto", or a mode of moeengine.supply;
+                             `mmap` leaves it to the page cache
+    cache_mb : "auto" or number   megabytes (1e6 bytes) for experts in `stream`; 0: none is kept
+    cache_policy : str       which expert the cache gives up: "lfu", the rarest that the last token did
+                             not use, or "lru", the one unused for longest
+    force_cache : bool       accept a cache that one token alone overturns
+    io_threads : int         threads that read expert bytes, 1 to 8
+    sweep_min_tokens : int   passes of at least so many tokens sweep over the experts of a layer
     n_expert_used : int      LOSSY: experts for each token in place of the model's own number
     force_pre : str or None  pre-tokenizer to use in place of the one the file names
     """
@@ -82,6 +97,11 @@ class EngineConfig:
     n_threads: int | None = None
     n_ubatch: int | None = None
     moe_mode: str = "auto"
+    cache_mb: str | float = "auto"
+    cache_policy: str = "lfu"
+    force_cache: bool = False
+    io_threads: int = 4
+    sweep_min_tokens: int = 32
     n_expert_used: int | None = None
     force_pre: str | None = None
 
@@ -94,12 +114,13 @@ class EngineConfig:
         ):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, integer(name, getattr(self, name), 1, high))
-        _one_of("moe_mode", self.moe_mode, MOE_MODES)
-        if self.moe_mode not in MOE_MODES_READY:
-            raise ConfigError(
-                f"moe_mode: {self.moe_mode!r} is not available yet, "
-                f"expected one of {', '.join(MOE_MODES_READY)}"
-            )
+        if not isinstance(self.moe_mode, str):
+            _refuse("moe_mode", self.moe_mode, "auto or the name of a mode")
+        if self.cache_mb != "auto":
+            object.__setattr__(self, "cache_mb", _number("cache_mb", _decimal(self.cache_mb), 0))
+        _one_of("cache_policy", self.cache_policy, CACHE_POLICIES)
+        for name, low, high in (("io_threads", 1, MAX_IO_THREADS), ("sweep_min_tokens", 2, None)):
+            object.__setattr__(self, name, integer(name, getattr(self, name), low, high))
 
     @classmethod
     def of(cls, settings):

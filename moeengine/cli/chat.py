@@ -16,6 +16,7 @@ def add_arguments(parser):
     options.add_model_options(parser)
     options.add_sampling_options(parser, max_tokens=-1)
     options.add_machine_options(parser)
+    options.add_supply_options(parser)
     options.add_lossy_options(parser)
     output.add_output_options(parser, what="each answer and all about it")
 

@@ -34,7 +34,14 @@ _MACHINE = (
      "physical cores, affinity or CPU quota, whichever is least"),
     (("--ubatch", "--n-ubatch"), "n_ubatch", int, "prompt tokens computed together",
      config.N_UBATCH_DEFAULT),
-    (("--moe-mode",), "moe_mode", config.MOE_MODES_READY, "how expert bytes are read", None),
+)  # fmt: skip
+_SUPPLY = (
+    (("--cache-mb",), "cache_mb", str, "stream: megabytes for experts; 0: none are kept", None),
+    (("--cache-policy",), "cache_policy", config.CACHE_POLICIES,
+     "stream: lfu keeps what is used often, lru what was used last", None),
+    (("--io-threads",), "io_threads", int, f"threads that read, 1 to {config.MAX_IO_THREADS}", None),
+    (("--moe-sweep-min-tokens",), "sweep_min_tokens", int,
+     "sweep over the experts of a layer from so many tokens up", None),
 )  # fmt: skip
 _SAMPLING = (
     (("-n", "--max-tokens"), "max_tokens", int,
@@ -86,6 +93,20 @@ def add_model_path(group):
 def add_machine_options(parser):
     group = parser.add_argument_group("machine (changes the speed, never the text)")
     _add(group, _MACHINE, {})
+
+
+def add_supply_options(parser):
+    from moeengine.supply import available
+
+    modes = (("--moe-mode",), "moe_mode", ("auto", *available()), "how expert bytes are read", None)
+    group = parser.add_argument_group("experts larger than memory (changes the speed, never the text)")
+    _add(group, (modes, *_SUPPLY), {})
+    group.add_argument(
+        "--force-cache",
+        action="store_true",
+        default=None,
+        help="stream: accept a cache that every token overturns (default: off)",
+    )
 
 
 def add_sampling_options(parser, **defaults):

@@ -31,13 +31,15 @@ class Runtime:
     model : graph Model
     team : kernels.threads.Team
     config : EngineConfig
+    supply, choice : ExpertSupply bound to the model, supply.choice.Choice that led to it; or None
     """
 
-    def __init__(self, model_file, model, team, config):
+    def __init__(self, model_file, model, team, config, supply=None, choice=None):
         self.model_file = model_file
         self.model = model
         self.team = team
         self.config = config
+        self.supply, self.choice = supply, choice
         self.hparams = model.hparams
         self.n_ctx = config.n_ctx or min(self.hparams.n_ctx_train, N_CTX_DEFAULT)
         self.counters = Counters()
@@ -64,13 +66,14 @@ class Runtime:
 
         Raises
         ------
-        GGUFError, UnsupportedError, ConfigError, OSError
+        GGUFError, UnsupportedError, ConfigError, SupplyError, OSError
         """
         model_file = ModelFile.open(model_path)
         try:
             model = graph.load_model(model_file, n_expert_used=config.n_expert_used)
             team = Team(config.n_threads or default_n_threads())
-            return cls(model_file, model, team, config)
+            supply, choice = _supply(model_file, model, team, config)
+            return cls(model_file, model, team, config, supply, choice)
         except BaseException:
             model_file.close()
             raise
@@ -167,7 +170,8 @@ class Runtime:
         return {
             "n_ctx": self.n_ctx,
             "n_threads": self.team.n_threads,
-            "moe_mode": "mmap",
+            "moe_mode": self.choice.mode if self.choice else "mmap",
+            "moe_mode_why": self.choice.why if self.choice else "",
             "isa": isa()["active"],
             "arch": hp.arch,
             "n_layer": hp.n_layer,
@@ -178,7 +182,19 @@ class Runtime:
             "is_lossy": self.config.n_expert_used is not None,
             "file_bytes": self.model_file.total_bytes,
             **self.counters.as_dict(),
+            **self._supply_stats(),
         }
+
+    def _supply_stats(self):
+        """What the supply did, a phase: its own counters, and the rest of the phase's time as compute."""
+        if self.supply is None:
+            return {}
+        phases = self.supply.phases()
+        for name, phase in phases.items():
+            phase["wait_s"] /= self.team.n_threads  # the supply sums over the threads that wait
+            seconds = getattr(self.counters, f"{name}_s")
+            phase["compute_s"] = max(0.0, seconds - phase["wait_s"] - phase["upkeep_s"])
+        return {"supply": phases | self.supply.stats()}
 
     def chat_template(self, source=None):
         """The ChatTemplate of a Jinja2 text, or of the model file; made at first use.
@@ -217,6 +233,26 @@ class Runtime:
         if not self.is_closed or any(s.has_context for s in self._live_sessions()):
             return
         model_file, self.model_file = self.model_file, None
+        if self.supply is not None:
+            self.supply.close()
         self.model = self.team = self._tokenizer = self._chat_template = None
         if model_file is not None:
             model_file.close()
+
+
+def _supply(model_file, model, team, config):
+    """Choose and bind the supply of a model just loaded; says what and why in the log."""
+    from moeengine.supply.choice import Demand, supply_for
+
+    model_at = model.located()
+    n_ctx = config.n_ctx or min(model.hparams.n_ctx_train, N_CTX_DEFAULT)
+    n_ubatch = min(config.n_ubatch or N_UBATCH_DEFAULT, n_ctx)
+    demand = Demand(
+        experts=model_at.expert_bytes,
+        dense=model_file.tensor_bytes - model_at.expert_bytes,
+        context=model.kv_bytes(n_ctx) + model.scratch_bytes(n_ctx, n_ubatch, team.n_threads),
+    )
+    supply, choice = supply_for(model_at, config, demand)
+    logger.info("%s", choice.why)
+    model.set_supply(supply)
+    return supply, choice

@@ -45,6 +45,7 @@ cdef struct Pass:
     float *route_weights       # (T, A)
     float *shared_gate         # (T,) gate of the shared expert
     ExpertPlan plan            # scratch for min(T*A, X) experts and T*A pairs
+    int32_t *visit             # order in which a group's experts are computed, for as many as the plan
     int32_t *trace             # NULL, or (n_moe_layers, T, A): every layer leaves its ids here
     uint8_t *thread_scratch    # per thread, thread_scratch_bytes apart
     size_t thread_scratch_bytes

@@ -27,6 +27,7 @@ from moeengine.errors import (
     CancelledError, ConfigError, ContextOverflowError, GGUFError, NumericError, SupplyError, UnsupportedError,
 )
 from moeengine.graph import arch as arch_package
+from moeengine.supply.base import ModelAt
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
@@ -85,10 +86,28 @@ cdef class Model:
     cdef readonly object file           # ModelFile
     cdef readonly list moe_blocks       # the MoeBlocks, layer ascending
     cdef readonly dict weights          # name -> Weight of every dense matrix
+    cdef readonly object supply         # the ExpertSupply in use, or None: all left to the page cache
 
     def __init__(self, builder):
         self.hparams, self.sizes, self.blocks = builder.hparams, builder.sizes, builder.blocks
         self.file, self.moe_blocks, self.weights = builder.file, builder.moe_blocks, builder.weights
+
+    def located(self):
+        """ModelAt: where the expert tensors lie."""
+        layers = tuple(block.located() for block in self.moe_blocks)
+        return ModelAt(layers, self.file.maps, self.hparams.n_expert_used)
+
+    def set_supply(self, supply):
+        """Let `supply` bring the expert bytes from now on. Before any Context runs.
+
+        Raises
+        ------
+        SupplyError, ConfigError    it cannot serve this model
+        """
+        supply.bind(self.located())
+        for block in self.moe_blocks:
+            block.set_supply(supply)
+        self.supply = supply
 
     def new_context(self, *, n_ctx, n_ubatch, Team team):
         """A fresh timeline: see Context."""
@@ -141,6 +160,7 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     p.plan.start = <int64_t *>take(base, &at, (n_plan + 1) * 8)
     p.plan.pair = <int32_t *>take(base, &at, T * A * 4)
     p.plan.count = <int64_t *>take(base, &at, X * 8)
+    p.visit = <int32_t *>take(base, &at, n_plan * 4)
     scratch = max(isa.attn_scratch_bytes(Q_ROWS, sizes.head_dim_k, sizes.head_dim_v),
                   <size_t>X_CHUNK_ROWS * ROW_CHUNK * 4)
     p.thread_scratch_bytes = (scratch + 4095) & ~<size_t>4095
@@ -331,6 +351,10 @@ cdef class Context:
         if self.p.error == PASS_NAN_EXPERT:
             return NumericError(f"{path}: {where}: NaN or infinity in the expert's output; "
                                 "`info --check` names damaged tensors")
+        if self.model.supply is not None:
+            reason = self.model.supply.failure(self.p.error_layer, self.p.error_expert)
+            if reason:
+                return SupplyError(f"{where}: {reason}")
         return SupplyError(f"{path}: {where}: the expert's bytes could not be read")
 
     def cancel(self):

@@ -24,8 +24,10 @@ from moeengine.kernels.mul_mat_id cimport (
 )
 from moeengine.kernels.table cimport moe_isa, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
+from moeengine.supply.base cimport ExpertSupply, TierHooks
 
 from moeengine.graph.router import GATINGS
+from moeengine.supply.base import BankAt, LayerAt, TierAt
 
 # Pairs (token, slot) whose hidden rows are held at once; one expert alone may exceed it.
 GROUP_PAIRS = 256
@@ -51,6 +53,7 @@ cdef struct Tier:
     int32_t first           # global id of its expert 0
     int32_t n_expert
     Bank bank[3]            # GATE, UP, DOWN
+    TierHooks supply
 
 cdef struct MoeState:
     int il
@@ -71,6 +74,7 @@ cdef struct MoeState:
 cdef struct Group:
     # Experts i0 <= i < i1 of the plan: pairs p0 <= pair < p1.
     int64_t i0, i1, p0, p1
+    const int32_t *visit    # NULL, or the order of gate and up when the group is the whole plan
 
 
 cdef void bank_expert(const Bank *b, const ExpertPlan *plan, int64_t i, Linear *w) noexcept nogil:
@@ -84,13 +88,15 @@ cdef void bank_expert(const Bank *b, const ExpertPlan *plan, int64_t i, Linear *
         w.bias = b.bias + ie * b.one.n_rows
 
 
-cdef bint next_group(const MoeState *s, const ExpertPlan *plan, Group *g) noexcept nogil:
+cdef bint next_group(const MoeState *s, const Tier *tier, const ExpertPlan *plan, Group *g) noexcept nogil:
+    cdef int64_t most = tier.supply.max_experts
     g.i0 = g.i1
     if g.i0 >= plan.n_used:
         return False
     g.i1 = g.i0 + 1
     g.p0 = plan.start[g.i0]
-    while g.i1 < plan.n_used and plan.start[g.i1 + 1] - g.p0 <= s.group_pairs:
+    while (g.i1 < plan.n_used and plan.start[g.i1 + 1] - g.p0 <= s.group_pairs
+           and (most == 0 or g.i1 - g.i0 < most)):
         g.i1 += 1
     g.p1 = plan.start[g.i1]
     return True
@@ -145,7 +151,7 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
     """hidden[pair] = silu(gate x) * (up x) for all pairs of the group. Ends with a barrier."""
     cdef int64_t F = tier.bank[GATE].one.n_rows, ld = tier.bank[DOWN].one.n_in
     cdef int64_t n_rc = (F + ROW_CHUNK - 1) // ROW_CHUNK
-    cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, c, r0, r1, t, t0, t1
+    cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, j, c, r0, r1, t, t0, t1
     cdef float *row
     cdef Linear gate, up
     for i in range(g.i0, g.i1):
@@ -156,13 +162,14 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
             break
         if cancelled(p):
             continue
-        i = g.i0
+        j = g.i0
         while True:
+            i = g.visit[j] if g.visit != NULL else j
             c = n_rc * ((p.plan.start[i + 1] - p.plan.start[i] + n_xc - 1) // n_xc)
             if unit < c:
                 break
             unit -= c
-            i += 1
+            j += 1
         bank_expert(&tier.bank[GATE], &p.plan, i, &gate)
         bank_expert(&tier.bank[UP], &p.plan, i, &up)
         if gate.w == NULL or up.w == NULL:
@@ -268,9 +275,13 @@ cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexce
     cdef float *tmp = <float *>(p.thread_scratch + <size_t>ith * p.thread_scratch_bytes)
     if ith == 0:
         plan_build(p.route_ids, p.n_tokens * s.route.n_expert_used, tier.first, tier.n_expert, &p.plan)
+        if cancelled(p) or p.error:      # nobody wants the result: bring nothing in for it
+            p.plan.n_used = 0
+        supply_begin(s, tier, p)
     team_barrier(p.team)
     g.i1 = 0
-    while next_group(s, &p.plan, &g):
+    while next_group(s, tier, &p.plan, &g):
+        g.visit = p.visit if tier.supply.begin != NULL and g.i0 == 0 and g.i1 == p.plan.n_used else NULL
         if ith == 0:
             for i in range(g.i0, g.i1):
                 for b in range(3):
@@ -283,6 +294,23 @@ cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexce
             for i in range(g.i0, g.i1):
                 for b in range(3):
                     hooks_after(&tier.bank[b].hooks, &p.plan, i)
+    if ith == 0 and tier.supply.end != NULL:
+        tier.supply.end(tier.supply.arg)
+    if s.n_tiers > 1:       # the next tier's plan replaces the one that others still look at
+        team_barrier(p.team)
+
+
+cdef void supply_begin(const MoeState *s, const Tier *tier, Pass *p) noexcept nogil:
+    """Tells the supply which experts come; it may permute p.visit where one group holds them all."""
+    cdef int64_t i, n = p.plan.n_used
+    cdef Group g
+    if tier.supply.begin == NULL:
+        return
+    for i in range(n):
+        p.visit[i] = <int32_t>i
+    g.i1 = 0
+    next_group(s, tier, &p.plan, &g)
+    tier.supply.begin(tier.supply.arg, &p.plan, p.n_tokens, p.visit if g.i1 == n else NULL)
 
 
 cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
@@ -371,6 +399,24 @@ cdef class MoeBlock(Block):
             s.formats |= 1u << s.shared.gate_up[0].type.x_format
             s.formats |= 1u << s.shared.gate_up[1].type.x_format
 
+    def located(self):
+        """LayerAt: where the expert tensors of this layer lie."""
+        return LayerAt(self.il, tuple(
+            TierAt(t.first, t.n_expert, tuple(BankAt(b.tensor, b.address) for b in t.banks)) for t in self.tiers
+        ))
+
+    def set_supply(self, ExpertSupply supply):
+        """Let `supply` bring the bytes; it stays bound to this block."""
+        cdef MoeState *s = <MoeState *>self.state
+        cdef ExpertHooks banks[3]
+        self.keep.append(supply)
+        for i in range(s.n_tiers):
+            memset(banks, 0, sizeof(banks))
+            memset(&s.tiers[i].supply, 0, sizeof(TierHooks))
+            supply.hooks(s.i_moe, i, &s.tiers[i].supply, banks)
+            for b in range(3):
+                s.tiers[i].bank[b].hooks = banks[b]
+
     def __dealloc__(self):
         free(self.state)
 
@@ -390,6 +436,11 @@ cdef class BankWeights:
 
     def __init__(self, Weight first, stride, scale, bias, tensor):
         self.first, self.stride, self.scale, self.bias, self.tensor = first, stride, scale, bias, tensor
+
+    @property
+    def address(self):
+        """Of expert 0's first byte in the mapping."""
+        return <size_t>self.first.linear.w
 
 
 cdef class TierWeights:

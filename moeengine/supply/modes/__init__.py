@@ -1,0 +1,1 @@
+"""One file a supply mode; found by listing this folder."""
