@@ -296,8 +296,6 @@ cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexce
                     hooks_after(&tier.bank[b].hooks, &p.plan, i)
     if ith == 0 and tier.supply.end != NULL:
         tier.supply.end(tier.supply.arg)
-    if s.n_tiers > 1:       # the next tier's plan replaces the one that others still look at
-        team_barrier(p.team)
 
 
 cdef void supply_begin(const MoeState *s, const Tier *tier, Pass *p) noexcept nogil:
