@@ -1,8 +1,6 @@
 """Threads, cancelling, Ctrl-C, closing, forking, freeing: what a process can do to an Engine."""
 
 import gc
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +15,7 @@ import pytest
 from moeengine import Engine
 from moeengine.errors import CancelledError, ClosedError, MoeEngineError
 from tests.engine.fakes import EOS, FakeModel, fake_engine, wait_until
+from tests.interrupt import interrupt_after
 
 ROOT = Path(__file__).parents[2]
 GREEDY = {"temperature": 0, "max_tokens": 8}
@@ -227,9 +226,8 @@ def test_cancel_reaches_a_call_that_waits_for_its_turn(slow):
 def test_ctrl_c_ends_a_prompt_and_the_engine_goes_on(slow, delay):
     engine, model = slow
     for call in (lambda: engine.complete(LONG), lambda: engine.session().eval(LONG)):
-        after(delay, lambda: os.kill(os.getpid(), signal.SIGINT))
         start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupt_after(delay):
             call()
         assert time.monotonic() - start < SOON_S
     assert not any(c.busy.locked() for c in model.contexts)
@@ -237,30 +235,25 @@ def test_ctrl_c_ends_a_prompt_and_the_engine_goes_on(slow, delay):
 
 
 def test_ctrl_c_keeps_the_chunks_that_were_complete(monkeypatch):
-    engine, model = fake_engine(monkeypatch, FakeModel(delay_s=0.01), n_ctx=64, n_ubatch=8)
+    engine, model = fake_engine(monkeypatch, FakeModel(1000, delay_s=0.005), n_ubatch=8)
     session = engine.session()
-    after(0.25, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        session.eval(list(range(60)))
-    assert 8 <= session.n_past <= 32 and session.n_past % 8 == 0
-    rest = list(range(session.n_past, 60))
-    assert np.array_equal(session.eval(rest), engine.logits(list(range(60)))[-1])
+    tokens = list(range(250)) * 3
+    with interrupt_after(0.5):
+        session.eval(tokens)
+    assert 0 < session.n_past < 750 and session.n_past % 8 == 0
+    model.delay_s = 0
+    assert np.array_equal(session.eval(tokens[session.n_past :]), engine.logits(tokens)[-1])
 
 
 def test_ctrl_c_at_many_moments(monkeypatch):
     engine, model = fake_engine(monkeypatch, FakeModel(delay_s=0.0005), n_ctx=64, n_ubatch=8)
     expected = engine.complete("abcdef", **GREEDY).tokens
-    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        for i in range(60):
-            with pytest.raises(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0004 * i)
-                while True:
-                    engine.complete([i, 2, 3, 4, 5, 6], temperature=0, max_tokens=6)
-                    list(engine.generate([i, 1], stream=True, temperature=0, max_tokens=3))
-            assert engine.complete("abcdef", **GREEDY).tokens == expected
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+    for i in range(60):
+        with interrupt_after(0.002 + 0.0004 * i):
+            while True:
+                engine.complete([i, 2, 3, 4, 5, 6], temperature=0, max_tokens=6)
+                list(engine.generate([i, 1], stream=True, temperature=0, max_tokens=3))
+        assert engine.complete("abcdef", **GREEDY).tokens == expected
 
 
 # -- closing ----------------------------------------------------------------------------------
@@ -349,11 +342,8 @@ def test_an_interrupted_call_is_freed_too(monkeypatch):
     engine, model = fake_engine(monkeypatch, FakeModel(1000, delay_s=0.02))
     gc.disable()
     try:
-        after(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
-        try:
+        with interrupt_after(0.1):
             engine.complete(LONG)
-        except KeyboardInterrupt:
-            pass
         ref = weakref.ref(engine._runtime)
         del engine
         wait_until(lambda: ref() is None)

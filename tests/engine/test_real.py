@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import pytest
 
 from moeengine import Engine
 from moeengine.errors import ClosedError, ConfigError, UnsupportedError
+from tests.interrupt import interrupt_after
 from tests.tiny import write_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -222,20 +222,15 @@ def test_cancel_and_ctrl_c_in_a_long_prompt(long_path):
     tokens = (TOKENS * 500)[:8000]
     asked_s = []
 
-    def later(action):
-        def act():
-            asked_s.append(time.process_time())
-            action()
-
-        threading.Timer(0.3, act).start()
+    def note():
+        asked_s.append(time.process_time())
 
     with Engine(long_path, n_ctx=8192, n_threads=2) as engine:
         expected = engine.complete(TOKENS, **GREEDY).tokens
-        later(engine.cancel)
+        threading.Timer(0.3, lambda: (note(), engine.cancel())).start()
         answer = engine.complete(tokens, **GREEDY)
         assert answer.finish_reason == "cancelled" and time.process_time() - asked_s[0] < 0.4
-        later(lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
+        with interrupt_after(0.3, before=note):
             engine.complete(tokens, **GREEDY)
         assert time.process_time() - asked_s[1] < 0.4
         assert engine.complete(TOKENS, **GREEDY).tokens == expected

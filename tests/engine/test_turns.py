@@ -1,7 +1,5 @@
 """Turns and interruptible calls on their own; BLAS threads."""
 
-import os
-import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -12,6 +10,7 @@ from threadpoolctl import threadpool_info
 from moeengine.engine.blas import BlasLimit
 from moeengine.engine.turns import Call, Cancellations, Turns, run_interruptibly
 from moeengine.errors import CancelledError, ClosedError
+from tests.interrupt import interrupt_after
 
 
 def test_one_at_a_time():
@@ -147,9 +146,7 @@ def test_an_interrupt_waits_for_the_work_to_end():
         time.sleep(0.05)
         ended.append(True)
 
-    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    threading.Timer(0.08, lambda: os.kill(os.getpid(), signal.SIGINT)).start()  # an impatient user
-    with pytest.raises(KeyboardInterrupt):
+    with interrupt_after(0.05, every=0.03):  # an impatient user
         run_interruptibly(work, stop.set, Call())
     assert ended == [True]
 
