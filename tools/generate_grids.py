@@ -38,6 +38,17 @@ def table(name: str, values: np.ndarray, ctype: str) -> str:
     return f"static const {ctype} {name}{shape} MOE_TABLE = {{\n    {body}}};\n"
 
 
+def ue4m3_halves() -> np.ndarray:
+    """float32 (256): half the value of an unsigned e4m3 number (bias 7), bit 7 ignored; 0x7f means 0.
+
+    Source: llama.cpp ggml-impl.h, ggml_ue4m3_to_fp32.
+    """
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    value = np.where(exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+    return np.where(code == 0x7F, 0, value / 2).astype(np.float32)
+
+
 def grids_text() -> str:
     """The whole header."""
     parts = [
@@ -58,6 +69,7 @@ def grids_text() -> str:
         parts.append(table(name, np.array(values), "int8_t"))
     halves = quants.MXFP4.e8m0_to_fp32_half(np.arange(256, dtype=np.uint8))
     parts.append("/* 2^(e - 128) */\n" + table("moe_e8m0_halves", halves, "float"))
+    parts.append(table("moe_ue4m3_halves", ue4m3_halves(), "float"))
     parts.append("#endif\n")
     return "\n".join(parts)
 

@@ -80,33 +80,53 @@ MOE_INLINE avx2_part avx2_dot_grids(const void *block, const block_x_q8_K *x, av
     return (avx2_part){sum, _mm256_setzero_si256(), u.d, 0.0f};
 }
 
+/* scales of 8 rows, as avx2_grid_block.sc -> the panel */
+MOE_INLINE void avx2_panel_grid_scales(const __m256i *row_sc, int group, int off, avx2_panel *p) {
+    const __m256i first = _mm256_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13,
+                                           0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+    const __m256i second = _mm256_add_epi8(first, _mm256_set1_epi8(2)), minus = _mm256_set1_epi16((int16_t)-off);
+    const uint8_t *row[8];
+    __m256i low[4], high[4]; /* dword j: scales of sub-blocks 2j and 2j+1, first and second 16 weights */
+    for (size_t r = 0; r < 8; r++) row[r] = (const uint8_t *)(row_sc + r);
+    avx2_columns(row, 0, low);
+    if (group == 16) avx2_columns(row, 16, high);
+    for (int j = 0; j < 4; j++) {
+        if (group == 32) {
+            p->sc[2 * j] = _mm256_shuffle_epi8(low[j], first);
+            p->sc[2 * j + 1] = _mm256_shuffle_epi8(low[j], second);
+            p->sum[j] = _mm256_mullo_epi16(low[j], minus);
+            continue;
+        }
+        p->sc[4 * j] = _mm256_shuffle_epi8(low[j], first);
+        p->sc[4 * j + 1] = _mm256_shuffle_epi8(high[j], first);
+        p->sc[4 * j + 2] = _mm256_shuffle_epi8(low[j], second);
+        p->sc[4 * j + 3] = _mm256_shuffle_epi8(high[j], second);
+        __m256i even = _mm256_blend_epi16(low[j], _mm256_slli_epi32(high[j], 16), 0xaa);
+        __m256i odd = _mm256_blend_epi16(_mm256_srli_epi32(low[j], 16), high[j], 0xaa);
+        p->sum[2 * j] = _mm256_mullo_epi16(even, minus);
+        p->sum[2 * j + 1] = _mm256_mullo_epi16(odd, minus);
+    }
+}
+
 MOE_INLINE void avx2_panel_grids(const uint8_t *const *row, int group, int off, avx2_prepare *prepare,
                                  avx2_grid32 *grid32, avx2_panel *p) {
     uint8_t q[8][256];
     const uint8_t *q_row[8];
-    int16_t sc[16][8][2], sum[8][8][2];
+    __m256i sc[8];
     float d[8];
     for (size_t r = 0; r < 8; r++) {
         avx2_grid_block u;
-        int16_t s[2][8];
         prepare(row[r], &u);
-        _mm256_storeu_si256((__m256i *)s, u.sc);
-        d[r] = u.d;
+        sc[r] = u.sc, d[r] = u.d;
         q_row[r] = q[r];
         for (size_t g = 0; g < 8; g++) {
             avx2_grid w = grid32(row[r], &u, g);
             __m256i v = _mm256_add_epi8(_mm256_sign_epi8(w.values, w.signs), _mm256_set1_epi8((char)off));
             _mm256_storeu_si256((__m256i *)(q[r] + 32 * g), v);
-            for (size_t i = 0; i < 32 / (size_t)group; i++) {
-                size_t at = g * (32 / (size_t)group) + i;
-                sc[at][r][0] = sc[at][r][1] = s[i][g];
-                sum[at / 2][r][at % 2] = (int16_t)(-off * s[i][g]);
-            }
         }
     }
     for (size_t j = 0; j < 64; j += 4) avx2_columns(q_row, 4 * j, p->u + j);
-    memcpy(p->sc, sc, (size_t)(256 / group) * sizeof *sc);
-    memcpy(p->sum, sum, (size_t)(128 / group) * sizeof *sum);
+    avx2_panel_grid_scales(sc, group, off, p);
     p->d = _mm256_loadu_ps(d);
 }
 

@@ -137,15 +137,21 @@ MOE_DERIVE_GROUPS(NVFP4, 16)
 
 typedef v16f moe_load16(const void *row, size_t k, size_t n);
 
+/* rows of weights and of activations multiplied at a time: 32 registers of 16 lanes, or 16 of 8 */
 #if MOE_SIMD_AVX512
-#define MOE_FLOAT_TILE 4 /* rows of weights and of activations multiplied at a time: 32 registers */
+#define MOE_FLOAT_ROWS 4
+#define MOE_FLOAT_TILE 4
 #else
-#define MOE_FLOAT_TILE 2
+#define MOE_FLOAT_ROWS 2
+#define MOE_FLOAT_TILE 3
 #endif
-#define MOE_FLOAT_X_BLOCK 32 /* activation rows that pass all weights at a time: they stay in L2 */
+#define MOE_FLOAT_X_BLOCK 48 /* activation rows that pass all weights at a time: they stay in L2 */
 
 MOE_INLINE void moe_dequantize_floats(size_t n, const void *w, float *y, moe_load16 *load) {
-    for (size_t k = 0; k < n; k += 16) v16_store_n(y + k, load(w, k, n - k < 16 ? n - k : 16), n - k < 16 ? n - k : 16);
+    for (size_t k = 0; k < n; k += 16) {
+        size_t now = n - k < 16 ? n - k : 16;
+        v16_store_n(y + k, load(w, k, now), now);
+    }
 }
 
 /* nr rows from r on, nt activation rows from t on; both 1 or more */
@@ -181,10 +187,9 @@ MOE_INLINE void moe_rows_floats(const moe_mul *m, size_t r, size_t nr, size_t t,
 MOE_INLINE void moe_mul_floats(const moe_mul *m, moe_load16 *load) {
     for (size_t t = 0; t < m->n_x; t += MOE_FLOAT_X_BLOCK) {
         size_t t1 = m->n_x - t < MOE_FLOAT_X_BLOCK ? m->n_x : t + MOE_FLOAT_X_BLOCK, r = 0;
-        if (m->n_x == 1) /* one activation row leaves registers for more rows of weights */
-            for (; r + 4 <= m->n_rows; r += 4) moe_tile_floats(m, r, 4, 0, 1, load);
-        for (; r + MOE_FLOAT_TILE <= m->n_rows; r += MOE_FLOAT_TILE)
-            moe_rows_floats(m, r, MOE_FLOAT_TILE, t, t1, load);
+        if (m->n_x > 1) /* for one activation row, one stream from memory is faster than several */
+            for (; r + MOE_FLOAT_ROWS <= m->n_rows; r += MOE_FLOAT_ROWS)
+                moe_rows_floats(m, r, MOE_FLOAT_ROWS, t, t1, load);
         for (; r < m->n_rows; r++) moe_rows_floats(m, r, 1, t, t1, load);
     }
 }

@@ -16,12 +16,7 @@ typedef struct MOE_PACKED {
 } block_NVFP4;
 
 /* half the value of an unsigned e4m3 number; bit 7 is ignored */
-MOE_INLINE float moe_ue4m3_half(uint8_t x) {
-    int exp = x >> 3 & 15, man = x & 7;
-    if (x == 0x7f) return 0.0f;
-    if (exp == 0) return (float)man * 0x1p-10f;
-    return f32_from_bits((uint32_t)(exp - 7 - 1 + 127) << 23 | (uint32_t)man << 20);
-}
+MOE_INLINE float moe_ue4m3_half(uint8_t x) { return moe_ue4m3_halves[x]; }
 
 #define MOE_HAS_MIN_NVFP4 0
 MOE_INLINE void unpack_NVFP4(const void *row, size_t i, moe_group *u) {

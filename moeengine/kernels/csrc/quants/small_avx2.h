@@ -41,18 +41,20 @@ MOE_INLINE avx2_group bytes_avx2_MXFP4(const void *row, size_t i) {
 }
 
 MOE_INLINE avx2_group bytes_avx2_NVFP4(const void *row, size_t i) {
-    const block_NVFP4 *b = (const block_NVFP4 *)row + i / 4;
-    __m128i v = _mm_loadl_epi64((const __m128i *)(b->qs + i % 4 * 8));
-    v = _mm_and_si128(_mm_unpacklo_epi64(v, _mm_srli_epi16(v, 4)), _mm_set1_epi8(15));
-    __m128i q = _mm_shuffle_epi8(_mm_load_si128((const __m128i *)moe_values_mxfp4), v);
-    return (avx2_group){_mm256_zextsi128_si256(q), moe_ue4m3_half(b->d[i % 4]), 0.0f};
+    const block_NVFP4 *b = (const block_NVFP4 *)row + i / 2;
+    const uint8_t *d = b->d + i % 2 * 2;
+    __m128i v = _mm_loadu_si128((const __m128i *)(b->qs + i % 2 * 16)), mask = _mm_set1_epi8(15);
+    __m128i low = _mm_and_si128(v, mask), high = _mm_and_si128(_mm_srli_epi16(v, 4), mask);
+    __m256i q = _mm256_setr_m128i(_mm_unpacklo_epi64(low, high), _mm_unpackhi_epi64(low, high));
+    __m256i values = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)moe_values_mxfp4));
+    return (avx2_group){_mm256_shuffle_epi8(values, q), moe_ue4m3_half(d[0]), moe_ue4m3_half(d[1])};
 }
 
-AVX2_MUL_GROUPS(Q4_0, 32, sizeof(block_Q4_0), 8, 8)
-AVX2_MUL_GROUPS(Q4_1, 32, sizeof(block_Q4_1), 8, 0)
-AVX2_MUL_GROUPS(Q5_0, 32, sizeof(block_Q5_0), 4, 16)
-AVX2_MUL_GROUPS(Q5_1, 32, sizeof(block_Q5_1), 4, 0)
-AVX2_MUL_GROUPS(Q8_0, 32, sizeof(block_Q8_0), 0, 0)
-AVX2_MUL_GROUPS(IQ4_NL, 32, sizeof(block_IQ4_NL), 0, 0)
-AVX2_MUL_GROUPS(MXFP4, 32, sizeof(block_MXFP4), 4, 12)
-AVX2_MUL_GROUPS(NVFP4, 16, 9, 0, 0) /* 9 bytes a group of 16, on average */
+AVX2_MUL_GROUPS(Q4_0, sizeof(block_Q4_0), 0, 8, 8)
+AVX2_MUL_GROUPS(Q4_1, sizeof(block_Q4_1), 0, 8, 0)
+AVX2_MUL_GROUPS(Q5_0, sizeof(block_Q5_0), 0, 4, 16)
+AVX2_MUL_GROUPS(Q5_1, sizeof(block_Q5_1), 0, 4, 0)
+AVX2_MUL_GROUPS(Q8_0, sizeof(block_Q8_0), 0, 0, 0)
+AVX2_MUL_GROUPS(IQ4_NL, sizeof(block_IQ4_NL), 0, 0, 0)
+AVX2_MUL_GROUPS(MXFP4, sizeof(block_MXFP4), 0, 4, 12)
+AVX2_MUL_GROUPS(NVFP4, sizeof(block_NVFP4) / 2, 1, 0, 0)
