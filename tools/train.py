@@ -24,8 +24,8 @@ from tales.torch_model import Config, TalesModel
 from tokenizers import Tokenizer
 
 SEED = 20240
-N_ROWS, N_TOKENS = 8, 256  # a batch
-SAVE_EVERY = 200  # steps
+N_ROWS, N_TOKENS = 12, 128  # of one worker; a tale has some 90 tokens
+SAVE_EVERY = 100  # steps
 
 
 def batch(tokenizer: Tokenizer, seed: int, rows: int = N_ROWS, tokens: int = N_TOKENS) -> torch.Tensor:
@@ -77,11 +77,11 @@ def optimizer_for(model: TalesModel, names=None) -> torch.optim.AdamW:
 
 
 @torch.no_grad()
-def evaluate(model: TalesModel, tokenizer: Tokenizer, batches: int = 4) -> tuple[float, torch.Tensor]:
+def evaluate(model: TalesModel, tokenizer: Tokenizer, batches: int = 6) -> tuple[float, torch.Tensor]:
     """(nats a token, expert shares (n_layer, n_expert)) on documents that no training step sees."""
     loss, shares = 0.0, 0.0
     for i in range(batches):
-        x = batch(tokenizer, -1 - i)
+        x = batch(tokenizer, -1 - i, 8, 256)
         logits, _, share = model(x[:, :-1])
         loss += F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()).item() / batches
         shares = shares + share / batches
@@ -119,8 +119,8 @@ class Team:
         self.barrier.wait()
 
 
-def train_step(model, optimizer, x: torch.Tensor, rate: float, team: Team, worker: int, weights=None, balance_weight: float = 0.02) -> float:
-    """One step on this worker's rows; returns its loss in nats a token, unweighted."""
+def train_step(model, optimizer, x: torch.Tensor, rate: float, team: Team, worker: int, weights=None, balance_weight: float = 0.02) -> torch.Tensor:
+    """One step on this worker's rows; returns the unweighted losses of its tokens, nats, float32 (rows * tokens,)."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -133,12 +133,13 @@ def train_step(model, optimizer, x: torch.Tensor, rate: float, team: Team, worke
     team.share(worker, parameters)
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
-    return losses.mean().item()
+    return losses.detach()
 
 
 def run_float(worker: int, team: Team, args: argparse.Namespace) -> None:
     """The float model, from random weights."""
     torch.set_num_threads(1)
+    os.setsid()  # a scheduling group of its own: fair to the other worker
     run, steps, tokenizer = args.run, args.steps, Tokenizer.from_file(str(args.run / "tokenizer.json"))
     is_cast, end = cast_tokens(tokenizer), tokenizer.token_to_id(END_OF_TEXT)
     torch.manual_seed(SEED)
@@ -155,7 +156,7 @@ def run_float(worker: int, team: Team, args: argparse.Namespace) -> None:
         x = batch(tokenizer, SEED + step * team.n_workers + worker)
         # The last part of the training sees the plain loss, so that probabilities come out right.
         weights = copy_weights(x, is_cast, end, 5.0) if step < steps * 0.75 else None
-        recent.append(train_step(model, optimizer, x, learning_rate(step, steps, args.rate), team, worker, weights))
+        recent.append(train_step(model, optimizer, x, learning_rate(step, steps, args.rate), team, worker, weights).mean().item())
         if worker:
             continue
         if (step + 1) % 50 == 0:
@@ -167,52 +168,91 @@ def run_float(worker: int, team: Team, args: argparse.Namespace) -> None:
             save(path, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step + 1, loss=loss)
 
 
-def run_round(run: Path, tokenizer: Tokenizer, steps: int, peak: float, again: int = 40) -> None:
-    """Trains on with the weights rounded in the forward pass.
+def run_round(worker: int, team: Team, args: argparse.Namespace) -> None:
+    """Rounds the float model and trains on around the rounded weights.
 
-    Every `again` steps all weights are rounded anew (the real quantizers, not a stand-in); the
-    gradient goes to the weights themselves. In the last quarter the IQ2_XXS weights stand still, in the
-    last eighth the Q4_K weights too, and the rest adapts to them.
+    The expert banks are rounded once, with the real quantizers, and stand still from then on; attention,
+    embedding, routers and norms adapt to them. For the last eighth of the steps the 8-bit weights stand
+    still too. The bytes in `frozen` are what is exported.
     """
+    torch.set_num_threads(1)
+    os.setsid()
+    run, steps, tokenizer = args.run, args.steps, Tokenizer.from_file(str(args.run / "tokenizer.json"))
+    is_cast, end = cast_tokens(tokenizer), tokenizer.token_to_id(END_OF_TEXT)
     state = torch.load(run / "float.pt")
     model = TalesModel(Config(n_vocab=tokenizer.get_vocab_size()))
     model.load_state_dict(state["model"])
-    float_loss = state.get("loss") or evaluate(model, tokenizer)[0]
-    chosen, frozen = types(model.c), {}
-    optimizer = optimizer_for(model)
-    path, first = run / "round.pt", 0
+    chosen, frozen, first = types(model.c), {}, 0
+    path, last_start = run / "round.pt", steps * 7 // 8
     if path.exists():
         state = torch.load(path, weights_only=False)
         model.load_state_dict(state["model"])
+        frozen, first = state["frozen"], state["step"]
+    else:
+        freeze(model, tokenizer, chosen, frozen, {Q.IQ2_XXS, Q.Q4_K})
+    optimizer = settle(model, chosen, frozen)
+    if path.exists() and first != last_start:
         optimizer.load_state_dict(state["optimizer"])
-        model.substitute, frozen, first = state["substitute"], state["frozen"], state["step"]
     start, recent = time.time(), []
     for step in range(first, steps):
-        if step % again == 0:
-            means = importance(model, [batch(tokenizer, SEED - 1 - i, 16)[:, :-1] for i in range(2)])
-            if step >= steps * 7 // 8:
-                freeze(model, chosen, frozen, means, {Q.IQ2_XXS, Q.Q4_K, Q.Q8_0})
-            elif step >= steps * 3 // 4:
-                freeze(model, chosen, frozen, means, {Q.IQ2_XXS})
-            loose = {n: q for n, q in chosen.items() if n not in frozen}
-            model.substitute = substitutes(rounded(model, loose, means) | frozen, chosen)
-        x = batch(tokenizer, 2 * SEED + step)
-        rate = learning_rate(step, steps, peak)
-        recent.append(train_step(model, optimizer, x, rate))
-        if (step + 1) % again == 0 or step + 1 == steps:
+        if step == last_start:
+            freeze(model, tokenizer, chosen, frozen, {Q.Q8_0})
+            optimizer = settle(model, chosen, frozen)
+        x = batch(tokenizer, 3 * SEED + step * team.n_workers + worker, 6, 256)
+        weights = copy_weights(x, is_cast, end, 3.0) if step < steps // 2 else None
+        rate = learning_rate(step, steps, args.rate, warm=10)
+        recent.append(train_step(model, optimizer, x, rate, team, worker, weights).mean().item())
+        if worker:
+            continue
+        if (step + 1) % 20 == 0 or step + 1 in (last_start, steps):
             loss, shares = evaluate(model, tokenizer)
-            report(run, "round", step + 1, sum(recent) / len(recent), start, rounded=round(loss, 4), cost=round(loss - float_loss, 4), least_share=round(shares.min().item(), 4))
+            report(run, "round", step + 1, sum(recent) / len(recent), start, rounded=round(loss, 4), least_share=round(shares.min().item(), 4))
             recent = []
-        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
-            save(path, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step + 1, substitute=model.substitute, frozen=frozen, loss=loss)
+            save(path, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step + 1, frozen=frozen, loss=loss)
 
 
-def freeze(model: TalesModel, chosen: dict, frozen: dict, means: dict, qtypes: set) -> None:
-    """Puts the bytes of the chosen types' weights into `frozen` and stops their training."""
-    names = {n: q for n, q in chosen.items() if q in qtypes and n not in frozen}
-    frozen.update(rounded(model, names, means))
-    for name in frozen:
-        weight_of(model, name).requires_grad_(False)
+def freeze(model: TalesModel, tokenizer: Tokenizer, chosen: dict, frozen: dict, qtypes: set) -> None:
+    """Rounds the weights of these types and puts their bytes into `frozen`."""
+    means = importance(model, [batch(tokenizer, SEED - 1, 24, 256)[:, :-1]])
+    frozen.update(rounded(model, {n: q for n, q in chosen.items() if q in qtypes}, means))
+
+
+def settle(model: TalesModel, chosen: dict, frozen: dict) -> torch.optim.AdamW:
+    """Puts the frozen bytes' values into the model; the optimizer moves only the rest."""
+    with torch.no_grad():
+        for name, values in substitutes(frozen, chosen).items():
+            weight_of(model, name).copy_(values).requires_grad_(False)
+    return optimizer_for(model, {n for n, p in model.named_parameters() if p.requires_grad})
+
+
+def run_copy(worker: int, team: Team, args: argparse.Namespace) -> None:
+    """Attention, norms and embedding alone learn to copy the cast; the experts stand still, so steps are short and many."""
+    torch.set_num_threads(1)
+    os.setsid()
+    run, steps, tokenizer = args.run, args.steps, Tokenizer.from_file(str(args.run / "tokenizer.json"))
+    is_cast, end = cast_tokens(tokenizer), tokenizer.token_to_id(END_OF_TEXT)
+    model = TalesModel(Config(n_vocab=tokenizer.get_vocab_size()))
+    path, first = run / "float.pt", 0
+    state = torch.load(path)
+    model.load_state_dict(state["model"])
+    for name, p in model.named_parameters():
+        p.requires_grad_("ffn_" not in name)
+    optimizer = optimizer_for(model, {n for n, p in model.named_parameters() if p.requires_grad})
+    if "copy_optimizer" in state:
+        optimizer.load_state_dict(state["copy_optimizer"])
+        first = state["copy_step"]
+    start, recent, copied = time.time(), [], []
+    for step in range(first, steps):
+        x = batch(tokenizer, 7 * SEED + step * team.n_workers + worker, 6)
+        weights = copy_weights(x, is_cast, end, 8.0)
+        losses = train_step(model, optimizer, x, learning_rate(step, steps, args.rate, floor=0.3), team, worker, weights, 0.0)
+        recent.append(losses.mean().item())
+        copied.append(losses[weights.flatten() > 1].mean().item())
+        if worker == 0 and (step + 1) % 25 == 0:
+            report(run, "copy", step + 1, sum(recent) / len(recent), start, copied=round(sum(copied) / len(copied), 4))
+            recent, copied = [], []
+        if worker == 0 and ((step + 1) % 100 == 0 or step + 1 == steps):
+            save(path, **(state | dict(model=model.state_dict(), copy_optimizer=optimizer.state_dict(), copy_step=step + 1)))
 
 
 def report(run: Path, stage: str, step: int, loss: float, start: float, **more) -> None:
@@ -225,13 +265,13 @@ def report(run: Path, stage: str, step: int, loss: float, start: float, **more) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--stage", choices=["float", "round"], required=True)
+    parser.add_argument("--stage", choices=["copy", "float", "round"], required=True)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     n_weights = sum(p.numel() for p in TalesModel().parameters())
-    stage = {"float": run_float, "round": run_round}[args.stage]
+    stage = {"copy": run_copy, "float": run_float, "round": run_round}[args.stage]
     torch.multiprocessing.spawn(stage, (Team(args.workers, n_weights), args), args.workers)
 
 

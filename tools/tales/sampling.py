@@ -43,19 +43,15 @@ def sample(model: TalesModel, prompts: list[list[int]], stop: set[int], *, tempe
 def _step(model: TalesModel, tokens, pos: int, keys, values, cos, sin):
     """One token for every row at position `pos`; returns logits float32 (B, n_vocab)."""
     c = model.c
-    embd = model.weight("token_embd", model.token_embd)
-    x = embd[tokens]
+    x = model.token_embd[tokens]
     for il, layer in enumerate(model.blk):
-        def w(name, layer=layer, il=il):
-            return model.weight(f"blk.{il}.{name}", getattr(layer, name))
-
         h = rms_norm(x, layer.attn_norm, c.rms_eps)
-        q = F.linear(h, w("attn_q")).view(-1, c.n_head, 1, c.head_dim)
-        k = F.linear(h, w("attn_k")).view(-1, c.n_head_kv, 1, c.head_dim)
+        q = F.linear(h, layer.attn_q).view(-1, c.n_head, 1, c.head_dim)
+        k = F.linear(h, layer.attn_k).view(-1, c.n_head_kv, 1, c.head_dim)
         q = rope(rms_norm(q, layer.attn_q_norm, c.rms_eps), cos[pos : pos + 1], sin[pos : pos + 1])
         keys[il, :, :, pos] = rope(rms_norm(k, layer.attn_k_norm, c.rms_eps), cos[pos : pos + 1], sin[pos : pos + 1])[:, :, 0]
-        values[il, :, :, pos] = F.linear(h, w("attn_v")).view(-1, c.n_head_kv, c.head_dim)
+        values[il, :, :, pos] = F.linear(h, layer.attn_v).view(-1, c.n_head_kv, c.head_dim)
         y = F.scaled_dot_product_attention(q, keys[il, :, :, : pos + 1], values[il, :, :, : pos + 1], enable_gqa=True)
-        x = x + F.linear(y.reshape(len(x), -1), w("attn_output"))
-        x = x + layer.experts(w, rms_norm(x, layer.ffn_norm, c.rms_eps))[0]
-    return F.linear(rms_norm(x, model.output_norm, c.rms_eps), embd)
+        x = x + F.linear(y.reshape(len(x), -1), layer.attn_output)
+        x = x + layer.experts(rms_norm(x, layer.ffn_norm, c.rms_eps))[0]
+    return F.linear(rms_norm(x, model.output_norm, c.rms_eps), model.token_embd)

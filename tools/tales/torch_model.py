@@ -65,17 +65,17 @@ class Layer(nn.Module):
         self.ffn_up_exps = matrix(c.n_expert, c.n_ff_exp, c.n_embd)
         self.ffn_down_exps = matrix(c.n_expert, c.n_embd, c.n_ff_exp, scale=out * 2)
 
-    def attention(self, w, x: torch.Tensor, cos, sin) -> torch.Tensor:
+    def attention(self, x: torch.Tensor, cos, sin) -> torch.Tensor:
         c, (b, t, _) = self.c, x.shape
-        q = F.linear(x, w("attn_q")).view(b, t, c.n_head, c.head_dim)
-        k = F.linear(x, w("attn_k")).view(b, t, c.n_head_kv, c.head_dim)
-        v = F.linear(x, w("attn_v")).view(b, t, c.n_head_kv, c.head_dim).transpose(1, 2)
+        q = F.linear(x, self.attn_q).view(b, t, c.n_head, c.head_dim)
+        k = F.linear(x, self.attn_k).view(b, t, c.n_head_kv, c.head_dim)
+        v = F.linear(x, self.attn_v).view(b, t, c.n_head_kv, c.head_dim).transpose(1, 2)
         q = rope(rms_norm(q, self.attn_q_norm, c.rms_eps).transpose(1, 2), cos, sin).to(v.dtype)
         k = rope(rms_norm(k, self.attn_k_norm, c.rms_eps).transpose(1, 2), cos, sin).to(v.dtype)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return F.linear(y.transpose(1, 2).reshape(b, t, -1), w("attn_output"))
+        return F.linear(y.transpose(1, 2).reshape(b, t, -1), self.attn_output)
 
-    def experts(self, w, x: torch.Tensor, watch=None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def experts(self, x: torch.Tensor, watch=None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x (N, n_embd) -> (output (N, n_embd), balance loss, share of slots an expert (n_expert,)). Tokens are grouped by expert."""
         c = self.c
         with torch.autocast("cpu", enabled=False):
@@ -89,7 +89,7 @@ class Layer(nn.Module):
         share = counts / counts.sum()
         balance = c.n_expert * (share * probs.mean(0)).sum() + 0.01 * logits.logsumexp(-1).square().mean()
         gathered = x[rows]
-        gate, up, down = w("ffn_gate_exps").unbind(), w("ffn_up_exps").unbind(), w("ffn_down_exps").unbind()
+        gate, up, down = self.ffn_gate_exps.unbind(), self.ffn_up_exps.unbind(), self.ffn_down_exps.unbind()
         parts = []
         for e, part in enumerate(gathered.split(counts.tolist())):
             if len(part):
@@ -103,39 +103,28 @@ class Layer(nn.Module):
 
 
 class TalesModel(nn.Module):
-    """`substitute`: {(layer, name): float32 tensor} stands in the forward pass for a weight (its rounded value); gradients still reach the weight."""
-
     def __init__(self, c: Config = Config()):
         super().__init__()
         self.c = c
         self.token_embd = nn.Parameter(torch.randn(c.n_vocab, c.n_embd) * 0.5 * c.n_embd ** -0.5)
         self.output_norm = nn.Parameter(torch.ones(c.n_embd))
         self.blk = nn.ModuleList(Layer(c) for _ in range(c.n_layer))
-        self.substitute: dict[str, torch.Tensor] = {}
-
-    def weight(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        rounded = self.substitute.get(name)
-        return tensor if rounded is None else tensor + (rounded - tensor.detach())
 
     def forward(self, tokens: torch.Tensor, watch=None):
         """tokens int64 (B, T) -> (logits float32 (B, T, n_vocab), balance loss, shares float32 (n_layer, n_expert))."""
         c = self.c
         cos, sin = rope_tables(tokens.shape[1], c.head_dim, c.rope_base)
-        embd = self.weight("token_embd", self.token_embd)
-        x = F.embedding(tokens, embd)
+        x = F.embedding(tokens, self.token_embd)
         balance, shares = 0.0, []
         for il, layer in enumerate(self.blk):
-            def w(name, layer=layer, il=il):
-                return self.weight(f"blk.{il}.{name}", getattr(layer, name))
-
             h = rms_norm(x, layer.attn_norm, c.rms_eps)
-            x = x + layer.attention(w, h, cos, sin).float()
+            x = x + layer.attention(h, cos, sin).float()
             h = rms_norm(x, layer.ffn_norm, c.rms_eps)
             seen = watch and (lambda name, e, v, il=il: watch(f"blk.{il}.{name}", e, v))
-            y, loss, share = layer.experts(w, h.flatten(0, 1), seen)
+            y, loss, share = layer.experts(h.flatten(0, 1), seen)
             x = x + y.view_as(x)
             balance = balance + loss
             shares.append(share)
         with torch.autocast("cpu", enabled=False):
-            logits = F.linear(rms_norm(x, self.output_norm, c.rms_eps), embd)
+            logits = F.linear(rms_norm(x, self.output_norm, c.rms_eps), self.token_embd)
         return logits, balance / c.n_layer, torch.stack(shares)
