@@ -50,7 +50,9 @@ def write_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(PRE)
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for i in range(len(tokens))])
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for i in range(len(tokens))]
+    )
     writer.add_token_merges(merges)
     writer.add_eos_token_id(tokenizer.token_to_id(IM_END))
     writer.add_pad_token_id(tokenizer.token_to_id(END_OF_TEXT))

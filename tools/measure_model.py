@@ -53,7 +53,10 @@ def _tokenizer(field: dict) -> Tokenizer:
     merges = [tuple(m.split(" ")) for m in field["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([END_OF_TEXT, IM_START, IM_END])
@@ -134,7 +137,9 @@ def shares_on(model: TalesModel, tokenizer: Tokenizer, texts: list[str]) -> torc
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--float", type=Path, dest="float_checkpoint", help="checkpoint with the float weights to compare with")
+    parser.add_argument(
+        "--float", type=Path, dest="float_checkpoint", help="checkpoint with the float weights to compare with"
+    )
     parser.add_argument("--engine", action="store_true")
     parser.add_argument("--show", type=int, default=0, help="print so many tales")
     args = parser.parse_args()
@@ -144,7 +149,11 @@ def main() -> None:
     figures = judge(texts) | {"file_mb": args.model.stat().st_size / 1e6}
     nats, _ = nats_and_shares(model, tokenizer)
     shares = shares_on(model, tokenizer, [t for t, _ in texts])
-    figures |= {"nats_a_token": nats, "least_expert_share": shares.min().item(), "largest_expert_share": shares.max().item()}
+    figures |= {
+        "nats_a_token": nats,
+        "least_expert_share": shares.min().item(),
+        "largest_expert_share": shares.max().item(),
+    }
     if args.float_checkpoint:
         state = torch.load(args.float_checkpoint, weights_only=False)
         float_model = TalesModel(model.c)

@@ -44,7 +44,9 @@ def cast_tokens(tokenizer: Tokenizer) -> torch.Tensor:
     """bool (n_vocab,): tokens of words that a tale has to keep (names, places, things, numbers, pronouns, ...)."""
     words = [w for slot, ws in rules.BOUND.items() if slot not in ("trait", "mood") for w in ws]
     words += rules.GIRLS + rules.BOYS + rules.NUMBERS + [w for pair in rules.PRONOUNS.values() for w in pair]
-    words += [a + b + c for a in rules.NAME_STARTS for b in rules.NAME_MIDDLES[:6] for c in rules.GIRL_ENDS + rules.BOY_ENDS]
+    words += [
+        a + b + c for a in rules.NAME_STARTS for b in rules.NAME_MIDDLES[:6] for c in rules.GIRL_ENDS + rules.BOY_ENDS
+    ]
     ids = {i for w in words for i in tokenizer.encode(" " + w).ids}
     mask = torch.zeros(tokenizer.get_vocab_size(), dtype=torch.bool)
     mask[list(ids - {tokenizer.token_to_id("Ġthe"), tokenizer.token_to_id("Ġ")})] = True
@@ -72,7 +74,10 @@ def learning_rate(step: int, steps: int, peak: float, warm: int = 60, floor: flo
 def optimizer_for(model: TalesModel, names=None) -> torch.optim.AdamW:
     """AdamW; weight decay on matrices only. `names`: train these parameters alone."""
     chosen = [(n, p) for n, p in model.named_parameters() if names is None or n in names]
-    groups = [{"params": [p for _, p in chosen if p.dim() > 1], "weight_decay": 0.05}, {"params": [p for _, p in chosen if p.dim() == 1], "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for _, p in chosen if p.dim() > 1], "weight_decay": 0.05},
+        {"params": [p for _, p in chosen if p.dim() == 1], "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-9, fused=True)
 
 
@@ -119,7 +124,9 @@ class Team:
         self.barrier.wait()
 
 
-def train_step(model, optimizer, x: torch.Tensor, rate: float, team: Team, worker: int, weights=None, balance_weight: float = 0.02) -> torch.Tensor:
+def train_step(
+    model, optimizer, x: torch.Tensor, rate: float, team: Team, worker: int, weights=None, balance_weight: float = 0.02
+) -> torch.Tensor:
     """One step on this worker's rows; returns the unweighted losses of its tokens, nats, float32 (rows * tokens,)."""
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -156,7 +163,9 @@ def run_float(worker: int, team: Team, args: argparse.Namespace) -> None:
         x = batch(tokenizer, SEED + step * team.n_workers + worker)
         # The last part of the training sees the plain loss, so that probabilities come out right.
         weights = copy_weights(x, is_cast, end, 5.0) if step < steps * 0.75 else None
-        recent.append(train_step(model, optimizer, x, learning_rate(step, steps, args.rate), team, worker, weights).mean().item())
+        recent.append(
+            train_step(model, optimizer, x, learning_rate(step, steps, args.rate), team, worker, weights).mean().item()
+        )
         if worker:
             continue
         if (step + 1) % 50 == 0:
@@ -206,9 +215,24 @@ def run_round(worker: int, team: Team, args: argparse.Namespace) -> None:
             continue
         if (step + 1) % 20 == 0 or step + 1 in (last_start, steps):
             loss, shares = evaluate(model, tokenizer)
-            report(run, "round", step + 1, sum(recent) / len(recent), start, rounded=round(loss, 4), least_share=round(shares.min().item(), 4))
+            report(
+                run,
+                "round",
+                step + 1,
+                sum(recent) / len(recent),
+                start,
+                rounded=round(loss, 4),
+                least_share=round(shares.min().item(), 4),
+            )
             recent = []
-            save(path, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step + 1, frozen=frozen, loss=loss)
+            save(
+                path,
+                model=model.state_dict(),
+                optimizer=optimizer.state_dict(),
+                step=step + 1,
+                frozen=frozen,
+                loss=loss,
+            )
 
 
 def freeze(model: TalesModel, tokenizer: Tokenizer, chosen: dict, frozen: dict, qtypes: set) -> None:
@@ -245,14 +269,19 @@ def run_copy(worker: int, team: Team, args: argparse.Namespace) -> None:
     for step in range(first, steps):
         x = batch(tokenizer, 7 * SEED + step * team.n_workers + worker, 6)
         weights = copy_weights(x, is_cast, end, 8.0)
-        losses = train_step(model, optimizer, x, learning_rate(step, steps, args.rate, floor=0.3), team, worker, weights, 0.0)
+        losses = train_step(
+            model, optimizer, x, learning_rate(step, steps, args.rate, floor=0.3), team, worker, weights, 0.0
+        )
         recent.append(losses.mean().item())
         copied.append(losses[weights.flatten() > 1].mean().item())
         if worker == 0 and (step + 1) % 25 == 0:
             report(run, "copy", step + 1, sum(recent) / len(recent), start, copied=round(sum(copied) / len(copied), 4))
             recent, copied = [], []
         if worker == 0 and ((step + 1) % 100 == 0 or step + 1 == steps):
-            save(path, **(state | dict(model=model.state_dict(), copy_optimizer=optimizer.state_dict(), copy_step=step + 1)))
+            save(
+                path,
+                **(state | dict(model=model.state_dict(), copy_optimizer=optimizer.state_dict(), copy_step=step + 1)),
+            )
 
 
 def report(run: Path, stage: str, step: int, loss: float, start: float, **more) -> None:

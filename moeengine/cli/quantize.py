@@ -9,13 +9,19 @@ def add_arguments(parser):
     parser.add_argument("model", metavar="FILE", help="GGUF model, any shard of a set, or its folder")
     parser.add_argument("out", metavar="OUT", help="file to write")
     rounding = parser.add_argument_group("rounding")
-    rounding.add_argument("--type", required=True, metavar="TYPE", help="what matrices become, e.g. q4_k, q8_0, iq2_xxs, f16")
-    rounding.add_argument("--imatrix", metavar="FILE", help="importance matrix: which columns matter (default: all alike)")
+    rounding.add_argument(
+        "--type", required=True, metavar="TYPE", help="what matrices become, e.g. q4_k, q8_0, iq2_xxs, f16"
+    )
+    rounding.add_argument(
+        "--imatrix", metavar="FILE", help="importance matrix: which columns matter (default: all alike)"
+    )
     rounding.add_argument(
         "--tensor-type", action="append", default=[], metavar="PATTERN=TYPE",
         help="another type for tensors whose name matches a regular expression; may be given more than once (default: none)",
     )  # fmt: skip
-    rounding.add_argument("--pure", action="store_true", help="embedding and head too (default: those stay at q6_k or better)")
+    rounding.add_argument(
+        "--pure", action="store_true", help="embedding and head too (default: those stay at q6_k or better)"
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--force", action="store_true", help="replace OUT if it exists (default: refuse)")
     output.add_argument("-q", "--quiet", action="store_true", help="no line a tensor (default: off)")

@@ -53,9 +53,7 @@ def quant_type(name: str | GGMLQuantizationType) -> GGMLQuantizationType:
     return qtype
 
 
-def quantize(
-    x: np.ndarray, qtype: str | GGMLQuantizationType, *, importance: np.ndarray | None = None
-) -> np.ndarray:
+def quantize(x: np.ndarray, qtype: str | GGMLQuantizationType, *, importance: np.ndarray | None = None) -> np.ndarray:
     """Round rows of weights to a quant type.
 
     Parameters
@@ -81,9 +79,7 @@ def quantize(
     x = np.asarray(x, dtype=np.float32)
     n_block, n_bytes = GGML_QUANT_SIZES[qtype]
     if x.shape[-1] % n_block:
-        raise ConfigError(
-            f"{qtype.name}: rows of {x.shape[-1]} weights, expected a multiple of {n_block}"
-        )
+        raise ConfigError(f"{qtype.name}: rows of {x.shape[-1]} weights, expected a multiple of {n_block}")
     weights = _importance_rows(importance, x.shape)
     rows = x.reshape(-1, x.shape[-1])
     out = np.empty((len(rows), x.shape[-1] // n_block * n_bytes), np.uint8)
@@ -118,9 +114,7 @@ def _importance_rows(importance, shape) -> Callable[[int, int], np.ndarray]:
     try:
         wide = np.broadcast_to(importance, shape)
     except ValueError:
-        raise ConfigError(
-            f"importance of shape {importance.shape} does not broadcast to {tuple(shape)}"
-        ) from None
+        raise ConfigError(f"importance of shape {importance.shape} does not broadcast to {tuple(shape)}") from None
 
     def rows(first: int, last: int) -> np.ndarray:
         index = np.unravel_index(np.arange(first, min(last, n_rows)), shape[:-1] or (1,))

@@ -108,9 +108,7 @@ def _choose_steps(x, wx, w, d, wanted):
         error = scale * scale * new_norm - 2 * scale * new_dot
         better = error < least
         least = np.where(better, error, least)
-        k, dot, norm = (
-            np.where(better, a, b) for a, b in ((trial, k), (new_dot, dot), (new_norm, norm))
-        )
+        k, dot, norm = (np.where(better, a, b) for a, b in ((trial, k), (new_dot, dot), (new_norm, norm)))
         index[better] = points.reshape(-1, 4)[better]
     return k, index.reshape(-1), dot, norm
 

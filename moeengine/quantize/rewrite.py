@@ -25,7 +25,9 @@ log = logging.getLogger("moeengine")
 # Weights that are handled at a time: 16 MiB of float32.
 CHUNK_WEIGHTS = 1 << 22
 # Matrices by shape that are no weights of a product or too few and too delicate to round.
-KEPT = re.compile(r"norm|ffn_gate_inp|exp_probs|conv1d|ssm_(a|d|dt|alpha|beta|ba)\b|rope_|sinks|pos_embd|token_types|\.scale$|\.bias$|nextn\.")
+KEPT = re.compile(
+    r"norm|ffn_gate_inp|exp_probs|conv1d|ssm_(a|d|dt|alpha|beta|ba)\b|rope_|sinks|pos_embd|token_types|\.scale$|\.bias$|nextn\."
+)
 # The head and the embedding decide every token: below this type they cost more than they save.
 HEAD = re.compile(r"^(output|token_embd)\.weight$")
 HEAD_TYPE = QType.Q6_K
@@ -189,7 +191,9 @@ def _check_output(model, out, force):
     if os.path.isdir(out):
         raise ConfigError(f"{shown_path(out)}: found a folder, expected the name of a file to write")
     if not force:
-        raise ConfigError(f"{shown_path(out)}: exists already; choose another name or allow it to be replaced (--force)")
+        raise ConfigError(
+            f"{shown_path(out)}: exists already; choose another name or allow it to be replaced (--force)"
+        )
 
 
 def _check_room(out, total_bytes):

@@ -7,9 +7,7 @@ import numpy as np
 TINY = np.float32(1e-30)
 
 
-def fit_scale(
-    x: np.ndarray, w: np.ndarray, low: int, high: int, candidates: np.ndarray
-) -> np.ndarray:
+def fit_scale(x: np.ndarray, w: np.ndarray, low: int, high: int, candidates: np.ndarray) -> np.ndarray:
     """Find the scale s that minimises sum(w * (x - s * round(x / s)) ** 2).
 
     Parameters
@@ -42,9 +40,7 @@ def fit_scale(
     return best
 
 
-def fit_scale_min(
-    x: np.ndarray, w: np.ndarray, high: int, candidates: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def fit_scale_min(x: np.ndarray, w: np.ndarray, high: int, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find scale s >= 0 and minimum m >= 0 that minimise sum(w * (x - (s * q - m)) ** 2), q in 0..high.
 
     Parameters

@@ -36,7 +36,10 @@ def weighted_error(x, y, w):
 def test_gaussian_weights_come_back_within_the_formats_error(qtype):
     x = gaussian()
     raw = quantize(x, qtype)
-    assert raw.dtype == np.uint8 and raw.shape == (16, 512 // gguf.GGML_QUANT_SIZES[qtype][0] * gguf.GGML_QUANT_SIZES[qtype][1])
+    assert raw.dtype == np.uint8 and raw.shape == (
+        16,
+        512 // gguf.GGML_QUANT_SIZES[qtype][0] * gguf.GGML_QUANT_SIZES[qtype][1],
+    )
     assert weighted_error(x, gguf.quants.dequantize(raw, qtype), 1) < LARGEST_ERROR[qtype.name]
 
 
@@ -70,10 +73,19 @@ def test_any_magnitude_is_kept(qtype, scale):
 @pytest.mark.parametrize("qtype", ROUNDED, ids=lambda q: q.name)
 def test_odd_rows_are_kept(qtype):
     """One sign only, one value only, one outlier."""
-    x = np.stack([np.abs(gaussian(1)[0]), -np.abs(gaussian(1)[0]), np.full(512, 0.25, np.float32), np.eye(1, 512, 7, dtype=np.float32)[0]])
+    x = np.stack(
+        [
+            np.abs(gaussian(1)[0]),
+            -np.abs(gaussian(1)[0]),
+            np.full(512, 0.25, np.float32),
+            np.eye(1, 512, 7, dtype=np.float32)[0],
+        ]
+    )
     back = gguf.quants.dequantize(quantize(x, qtype), qtype)
     for row, got in zip(x, back, strict=True):
-        assert np.linalg.norm(row - got) < 0.75 * np.linalg.norm(row)  # an outlier costs IQ2_XXS 0.72: its least level is not 0
+        assert np.linalg.norm(row - got) < 0.75 * np.linalg.norm(
+            row
+        )  # an outlier costs IQ2_XXS 0.72: its least level is not 0
 
 
 @pytest.mark.parametrize("qtype", [QType.Q8_0, QType.Q6_K, QType.Q4_K, QType.IQ2_XXS], ids=lambda q: q.name)

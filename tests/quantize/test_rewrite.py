@@ -46,7 +46,13 @@ def test_metadata_are_the_same_bytes_but_for_the_file_type(wide, tmp_path):
     out = tmp_path / "out.gguf"
     rewrite(wide.path, out, "q4_k")
     before, after = gguf.GGUFReader(wide.path).fields, gguf.GGUFReader(out).fields
-    changed = {"general.file_type", "general.quantization_version", "GGUF.tensor_count", "GGUF.kv_count", "GGUF.version"}
+    changed = {
+        "general.file_type",
+        "general.quantization_version",
+        "GGUF.tensor_count",
+        "GGUF.kv_count",
+        "GGUF.version",
+    }
     assert before.keys() - changed == after.keys() - changed
     for key in before.keys() - changed:
         assert b"".join(p.tobytes() for p in before[key].parts) == b"".join(p.tobytes() for p in after[key].parts), key
@@ -56,7 +62,12 @@ def test_metadata_are_the_same_bytes_but_for_the_file_type(wide, tmp_path):
 def test_bytes_that_are_no_utf8_survive(tmp_path):
     tokens = [b"\xff\xfe", b"ok"]
     path, out = tmp_path / "odd.gguf", tmp_path / "out.gguf"
-    write_gguf(path, "llama", {"x.tokens": tokens, "x.numbers": [1, 2, 3]}, {"a.weight": (np.ones((2, 32), np.float32), QType.F32)})
+    write_gguf(
+        path,
+        "llama",
+        {"x.tokens": tokens, "x.numbers": [1, 2, 3]},
+        {"a.weight": (np.ones((2, 32), np.float32), QType.F32)},
+    )
     rewrite(path, out, "q8_0")
     with ModelFile.open(out) as model:
         assert [model.metadata["x.tokens"].raw(i) for i in range(2)] == tokens

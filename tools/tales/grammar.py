@@ -82,7 +82,12 @@ def fill(template: str, cast: dict[str, str], rng: random.Random, tale: Tale) ->
             word = SLOT.sub(replace, rng.choice([w for w in rules.FREE[slot] if w not in used] or rules.FREE[slot]))
             used.add(word)
             return word
-        if slot == "friend" and "friend" not in tale.mentioned and tale.plot and not template.startswith(("{his} best", "{friend} lived")):
+        if (
+            slot == "friend"
+            and "friend" not in tale.mentioned
+            and tale.plot
+            and not template.startswith(("{his} best", "{friend} lived"))
+        ):
             tale.mentioned.add(slot)
             return f"{cast['his']} friend {cast['friend']}"
         tale.mentioned.add(slot)
@@ -91,7 +96,9 @@ def fill(template: str, cast: dict[str, str], rng: random.Random, tale: Tale) ->
     return SLOT.sub(replace, template)
 
 
-def write_tale(rng: random.Random, cast: dict[str, str] | None = None, plot: str | None = None, with_weather: bool = False) -> Tale:
+def write_tale(
+    rng: random.Random, cast: dict[str, str] | None = None, plot: str | None = None, with_weather: bool = False
+) -> Tale:
     """One tale of three to eight sentences."""
     cast = cast or draw_cast(rng)
     plot = plot or rng.choice(list(rules.PLOTS))
@@ -165,15 +172,22 @@ def alternation(words) -> str:
 
 @lru_cache(None)
 def name_pattern() -> str:
-    made_up = alternation(rules.NAME_STARTS) + alternation(rules.NAME_MIDDLES) + alternation(rules.GIRL_ENDS + rules.BOY_ENDS)
+    made_up = (
+        alternation(rules.NAME_STARTS) + alternation(rules.NAME_MIDDLES) + alternation(rules.GIRL_ENDS + rules.BOY_ENDS)
+    )
     return f"(?:{alternation(rules.GIRLS + rules.BOYS)}|{made_up})"
 
 
 @lru_cache(None)
 def free_pattern(slot: str) -> str:
     """Alternation of a free slot; bound slots inside stay open (no group) because they may stand twice."""
-    return alternation(SLOT.sub(lambda m: free_pattern(m[1]) if m[1] in rules.FREE else bound_pattern(m[1]), re.escape(w).replace(r"\{", "{").replace(r"\}", "}"))
-                       for w in rules.FREE[slot])
+    return alternation(
+        SLOT.sub(
+            lambda m: free_pattern(m[1]) if m[1] in rules.FREE else bound_pattern(m[1]),
+            re.escape(w).replace(r"\{", "{").replace(r"\}", "}"),
+        )
+        for w in rules.FREE[slot]
+    )
 
 
 @lru_cache(None)
@@ -210,7 +224,7 @@ def sentence_patterns() -> list[tuple[str, re.Pattern]]:
 
 
 def gender_of(name: str) -> str | None:
-    """"girl" or "boy" for names of the lists and made-up ones; None when the name tells nothing."""
+    """ "girl" or "boy" for names of the lists and made-up ones; None when the name tells nothing."""
     if name in GENDER_OF:
         return GENDER_OF[name]
     if name.endswith(tuple(rules.GIRL_ENDS)):

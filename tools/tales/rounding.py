@@ -55,7 +55,10 @@ def weight_of(model: TalesModel, name: str) -> torch.Tensor:
 
 def rounded(model: TalesModel, chosen: dict[str, Q], importances: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The bytes of each chosen weight, uint8 (..., row_bytes)."""
-    return {name: quantize(weight_of(model, name).detach().numpy(), qtype, importance=importances.get(name)) for name, qtype in chosen.items()}
+    return {
+        name: quantize(weight_of(model, name).detach().numpy(), qtype, importance=importances.get(name))
+        for name, qtype in chosen.items()
+    }
 
 
 def substitutes(raws: dict[str, np.ndarray], chosen: dict[str, Q]) -> dict[str, torch.Tensor]:

@@ -9,7 +9,9 @@ from .torch_model import TalesModel, rms_norm, rope, rope_tables
 
 
 @torch.no_grad()
-def sample(model: TalesModel, prompts: list[list[int]], stop: set[int], *, temperature: float, seed: int, n_tokens: int = 260) -> list[list[int]]:
+def sample(
+    model: TalesModel, prompts: list[list[int]], stop: set[int], *, temperature: float, seed: int, n_tokens: int = 260
+) -> list[list[int]]:
     """Continues every prompt until a token of `stop` or `n_tokens`; returns the new ids without the stop token.
 
     Prompts may differ in length: shorter ones are sampled from earlier, all rows step together.
@@ -49,7 +51,9 @@ def _step(model: TalesModel, tokens, pos: int, keys, values, cos, sin):
         q = F.linear(h, layer.attn_q).view(-1, c.n_head, 1, c.head_dim)
         k = F.linear(h, layer.attn_k).view(-1, c.n_head_kv, 1, c.head_dim)
         q = rope(rms_norm(q, layer.attn_q_norm, c.rms_eps), cos[pos : pos + 1], sin[pos : pos + 1])
-        keys[il, :, :, pos] = rope(rms_norm(k, layer.attn_k_norm, c.rms_eps), cos[pos : pos + 1], sin[pos : pos + 1])[:, :, 0]
+        keys[il, :, :, pos] = rope(rms_norm(k, layer.attn_k_norm, c.rms_eps), cos[pos : pos + 1], sin[pos : pos + 1])[
+            :, :, 0
+        ]
         values[il, :, :, pos] = F.linear(h, layer.attn_v).view(-1, c.n_head_kv, c.head_dim)
         y = F.scaled_dot_product_attention(q, keys[il, :, :, : pos + 1], values[il, :, :, : pos + 1], enable_gqa=True)
         x = x + F.linear(y.reshape(len(x), -1), layer.attn_output)

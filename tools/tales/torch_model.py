@@ -106,7 +106,7 @@ class TalesModel(nn.Module):
     def __init__(self, c: Config = Config()):
         super().__init__()
         self.c = c
-        self.token_embd = nn.Parameter(torch.randn(c.n_vocab, c.n_embd) * 0.5 * c.n_embd ** -0.5)
+        self.token_embd = nn.Parameter(torch.randn(c.n_vocab, c.n_embd) * 0.5 * c.n_embd**-0.5)
         self.output_norm = nn.Parameter(torch.ones(c.n_embd))
         self.blk = nn.ModuleList(Layer(c) for _ in range(c.n_layer))
 
