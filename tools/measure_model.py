@@ -17,14 +17,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from gguf import quants
+from make_vocab import SPLIT
 from tales.corpus import END_OF_TEXT, IM_END, IM_START, documents
 from tales.grammar import draw_cast, read_tale
 from tales.rounding import weight_of
 from tales.sampling import sample
 from tales.torch_model import Config, TalesModel
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-from make_vocab import SPLIT
 
 N_TALES, TEMPERATURE, SEED = 200, 0.8, 7
 
@@ -89,14 +88,14 @@ def texts_of_engine(path: Path) -> list[tuple[str, str | None]]:
     texts = []
     with Engine(path, n_ctx=512) as engine:
         for i, (prompt, hero) in enumerate(prompts(N_TALES)):
-            ids = engine.tokenize(prompt, parse_special=True)
-            text = engine.generate(ids, max_tokens=260, temp=TEMPERATURE, top_k=0, top_p=1.0, min_p=0.0, seed=SEED + i)
+            ids = engine.tokenize(prompt, add_special=False, parse_special=True)
+            text = engine.generate(ids, max_tokens=260, temperature=TEMPERATURE, top_k=0, top_p=1.0, min_p=0.0, seed=SEED + i)
             texts.append(((prompt if hero is None else "") + text, hero))
     return texts
 
 
 def judge(texts: list[tuple[str, str | None]]) -> dict:
-    """Shares of sentences that parse, of tales that keep their hero and their cast, and of chats that use the asked name."""
+    """Shares of sentences that parse, of tales that keep hero and cast, of chats that use the asked name."""
     readings = [(read_tale(text), hero) for text, hero in texts]
     parsed = [p for r, _ in readings for p in r.parsed]
     asked = [(r, hero) for r, hero in readings if hero]

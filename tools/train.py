@@ -1,7 +1,7 @@
 """Trains the shipped model. Run: python tools/train.py RUN_DIR --stage float (then --stage round, see README.md).
 
-RUN_DIR holds tokenizer.json and the checkpoints. A stage that was stopped goes on from its last checkpoint; data come from the
-seed and the step number alone, so a stopped and resumed run sees the same batches.
+RUN_DIR holds tokenizer.json and the checkpoints. A stage that was stopped goes on from its last checkpoint;
+data come from the seed and the step number alone, so a stopped and resumed run sees the same batches.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def settle(model: TalesModel, chosen: dict, frozen: dict) -> torch.optim.AdamW:
 
 
 def run_copy(worker: int, team: Team, args: argparse.Namespace) -> None:
-    """Attention, norms and embedding alone learn to copy the cast; the experts stand still, so steps are short and many."""
+    """Attention, norms and embedding learn to copy the cast; the experts stand still, so steps are short and many."""
     torch.set_num_threads(1)
     os.setsid()
     run, steps, tokenizer = args.run, args.steps, Tokenizer.from_file(str(args.run / "tokenizer.json"))

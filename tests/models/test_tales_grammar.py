@@ -31,7 +31,10 @@ def test_heroes_are_found_and_kept(tales):
 
 
 def test_a_changed_hero_is_noticed():
-    tale = "Once upon a time, a shy girl named Mira lived near the sea. Mira had one wish, and it was a blue kite. And Mira went home glad."
+    tale = (
+        "Once upon a time, a shy girl named Mira lived near the sea. "
+        "Mira had one wish, and it was a blue kite. And Mira went home glad."
+    )
     assert grammar.read_tale(tale).hero_kept
     assert not grammar.read_tale(tale.replace("And Mira", "And Anna")).hero_kept
 

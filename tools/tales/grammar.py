@@ -1,7 +1,8 @@
 """Writes tales from the rule table of `rules` and parses them by the same table.
 
-The generator draws a cast (hero, friend, place, ...), a plot, and for each part of the plot a sentence. The parser turns each
-rule of `rules.SENTENCES` into one regular expression: bound slots become named groups, free slots alternations.
+The generator draws a cast (hero, friend, place, ...), a plot, and for each part of the plot a
+sentence. The parser turns each rule of `rules.SENTENCES` into one regular expression: bound slots
+become named groups, free slots alternations.
 A sentence's first letter is written large, so the rules have it small unless it is a name.
 """
 
@@ -17,16 +18,20 @@ from . import rules
 SLOT = re.compile(r"\{(\w+)\}")
 NUMBER_OF = {word: value for value, word in enumerate(rules.NUMBERS)}
 GENDER_OF = {**{n: "girl" for n in rules.GIRLS}, **{n: "boy" for n in rules.BOYS}}
-# Splits a tale into sentences without knowing the grammar: a full stop (or ! ?), perhaps a closing quote, then a large letter or a quote.
+# Splits a tale into sentences without knowing the grammar: a full stop (or ! ?), perhaps a closing
+# quote, then a large letter or a quote.
 SENTENCE_END = re.compile(r'(?<=[.!?])\s+(?=[A-Z"])|(?<=[.!?]")\s+(?=[A-Z"])')
 
 
-# ---- generator -----------------------------------------------------------------------------------------------------------------------
+# ---- generator -----------------------------------------------------------------------------------
 
 
 @dataclass
 class Tale:
-    """`text` and the `cast` (slot -> word) that went into it; `plot` and `parts` name the rules used; `mentioned` the bound slots that stand in the text."""
+    """`text` and the `cast` (slot -> word) that went into it.
+
+    `plot` and `parts` name the rules used; `mentioned` the bound slots that stand in the text.
+    """
 
     text: str
     cast: dict[str, str]
@@ -73,7 +78,10 @@ def capitalize_first(text: str) -> str:
 
 
 def fill(template: str, cast: dict[str, str], rng: random.Random, tale: Tale) -> str:
-    """Replaces every slot. The friend's first mention says whose friend it is; a free slot does not repeat within a sentence."""
+    """Replaces every slot.
+
+    The friend's first mention says whose friend it is; a free slot does not repeat within a sentence.
+    """
     used: set[str] = set()
 
     def replace(match: re.Match) -> str:
@@ -163,7 +171,7 @@ def write_turn(rng: random.Random) -> tuple[str, str, Tale | None]:
     return ask, tale.text, tale
 
 
-# ---- parser --------------------------------------------------------------------------------------------------------------------------
+# ---- parser --------------------------------------------------------------------------------------
 
 
 def alternation(words) -> str:
@@ -236,7 +244,7 @@ def agrees(found: dict[str, str]) -> bool:
     """Pronouns fit each other and the name, and a sum that is spelt out is right."""
     for who, prefix in (("hero", ""), ("friend", "f")):
         genders = {gender_of(found[who])} - {None} if who in found else set()
-        for slot, (girl, boy) in rules.PRONOUNS.items():
+        for slot, (girl, _) in rules.PRONOUNS.items():
             if prefix + slot in found:
                 genders.add("girl" if found[prefix + slot] == girl else "boy")
         if len(genders) > 1:
@@ -267,8 +275,12 @@ def split_sentences(text: str) -> list[str]:
 
 @dataclass
 class Reading:
-    """`parsed[i]`: sentence i is in the grammar. `hero_kept`: the first sentence's hero is the hero of every later sentence that names one, and some
-    later sentence does. `cast_kept`: the same for friend, thing, animal, place and pronouns."""
+    """What the parser found in a tale.
+
+    `parsed[i]`: sentence i is in the grammar. `hero_kept`: the first sentence's hero is the hero of
+    every later sentence that names one, and some later sentence does. `cast_kept`: beside that no
+    sentence contradicts what was said before of friend, thing, animal, place, family or pronouns.
+    """
 
     sentences: list[str]
     parsed: list[bool]
@@ -288,12 +300,11 @@ def read_tale(text: str) -> Reading:
         if not readings:
             continue
 
-        def clashes(found):
-            return sorted(s for s, w in found.items() if s in cast and cast[s] != w)
-
-        _, found = min(readings, key=lambda r: ("hero" in clashes(r[1]), len(clashes(r[1]))))
-        hero_kept &= "hero" not in clashes(found)
-        cast_kept &= not clashes(found)
+        against = [{s for s, w in found.items() if cast.get(s, w) != w} for _, found in readings]
+        best = min(range(len(readings)), key=lambda r: ("hero" in against[r], len(against[r])))
+        found = readings[best][1]
+        hero_kept &= "hero" not in against[best]
+        cast_kept &= not against[best]
         cast = {**found, **cast}
         if "hero" in found:
             last_named = i

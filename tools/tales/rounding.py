@@ -62,5 +62,5 @@ def rounded(model: TalesModel, chosen: dict[str, Q], importances: dict[str, np.n
 
 
 def substitutes(raws: dict[str, np.ndarray], chosen: dict[str, Q]) -> dict[str, torch.Tensor]:
-    """What the bytes stand for, float32, for `TalesModel.substitute`."""
+    """What the bytes stand for, float32."""
     return {name: torch.from_numpy(quants.dequantize(raw, chosen[name]).copy()) for name, raw in raws.items()}

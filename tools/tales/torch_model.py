@@ -1,4 +1,7 @@
-"""The shipped model in PyTorch, tensor for tensor as `general.architecture = qwen3moe` has it. Only for training and for checking."""
+"""The shipped model in PyTorch, tensor for tensor as `general.architecture = qwen3moe` has it.
+
+Only for training and for checking.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,10 @@ class Layer(nn.Module):
         return F.linear(y.transpose(1, 2).reshape(b, t, -1), self.attn_output)
 
     def experts(self, x: torch.Tensor, watch=None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """x (N, n_embd) -> (output (N, n_embd), balance loss, share of slots an expert (n_expert,)). Tokens are grouped by expert."""
+        """Computes the chosen experts only; tokens are grouped by expert.
+
+        x (N, n_embd) -> output (N, n_embd), balance loss, share of the slots of each expert (n_expert,)
+        """
         c = self.c
         with torch.autocast("cpu", enabled=False):
             logits = F.linear(x.float(), self.ffn_gate_inp)
