@@ -20,10 +20,11 @@ from gguf import quants
 from make_vocab import SPLIT
 from tales.corpus import END_OF_TEXT, IM_END, IM_START, documents
 from tales.grammar import draw_cast, read_tale
-from tales.rounding import weight_of
+from tales.rounding import importance, rounded, substitutes, types, weight_of
 from tales.sampling import sample
 from tales.torch_model import Config, TalesModel
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from train import batch
 
 N_TALES, TEMPERATURE, SEED = 200, 0.8, 7
 
@@ -79,7 +80,8 @@ def texts_of_torch(model: TalesModel, tokenizer: Tokenizer) -> list[tuple[str, s
     stop = {tokenizer.token_to_id(END_OF_TEXT), tokenizer.token_to_id(IM_END)}
     ids = [tokenizer.encode(p).ids for p, _ in asked]
     out = sample(model, ids, stop, temperature=TEMPERATURE, seed=SEED)
-    return [((p if hero is None else "") + tokenizer.decode(o), hero) for (p, hero), o in zip(asked, out, strict=True)]
+    pairs = zip(asked, out, strict=True)
+    return [((prompt if hero is None else "") + tokenizer.decode(o), hero) for (prompt, hero), o in pairs]
 
 
 def texts_of_engine(path: Path) -> list[tuple[str, str | None]]:
@@ -104,6 +106,7 @@ def judge(texts: list[tuple[str, str | None]]) -> dict:
         "tales": len(texts),
         "sentences": len(parsed),
         "sentences_parsed": np.mean(parsed),
+        "sentences_sound": np.mean([s for r, _ in readings for s in r.sound]),
         "hero_kept": np.mean([r.hero_kept for r, _ in readings]),
         "cast_kept": np.mean([r.cast_kept for r, _ in readings]),
         "asked_hero_used": np.mean([r.hero == hero for r, hero in asked]),
@@ -123,6 +126,16 @@ def nats_and_shares(model: TalesModel, tokenizer: Tokenizer, n: int = 400) -> tu
         total += F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum").item()
         shares = shares + share * len(part) / len(rows)
     return total / (len(rows) * 256), shares
+
+
+def _cost_of_rounding_alone(model: TalesModel, tokenizer: Tokenizer, float_nats: float) -> float:
+    """What rounding costs when nothing is trained around it, nats a token. Leaves the rounded weights in `model`."""
+    chosen = types(model.c)
+    means = importance(model, [batch(tokenizer, 1, 24, 256)[:, :-1]])
+    with torch.no_grad():
+        for name, values in substitutes(rounded(model, chosen, means), chosen).items():
+            weight_of(model, name).copy_(values)
+    return nats_and_shares(model, tokenizer)[0] - float_nats
 
 
 @torch.no_grad()
@@ -159,6 +172,7 @@ def main() -> None:
         float_model.load_state_dict(state["model"])
         figures["float_nats_a_token"] = nats_and_shares(float_model, tokenizer)[0]
         figures["rounding_cost_nats"] = nats - figures["float_nats_a_token"]
+        figures["rounding_alone_cost_nats"] = _cost_of_rounding_alone(float_model, tokenizer, figures["float_nats_a_token"])
     for text, _ in texts[:: max(1, len(texts) // max(1, args.show))][: args.show]:
         print(text, "\n")
     print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}, indent=1))

@@ -159,7 +159,7 @@ def run_float(worker: int, team: Team, args: argparse.Namespace) -> None:
         optimizer.load_state_dict(state["optimizer"])
         first = state["step"]
     start, recent = time.time(), []
-    for step in range(first, steps):
+    for step in range(first, args.until or steps):
         x = batch(tokenizer, SEED + step * team.n_workers + worker)
         # The last part of the training sees the plain loss, so that probabilities come out right.
         weights = copy_weights(x, is_cast, end, 5.0) if step < steps * 0.75 else None
@@ -171,7 +171,7 @@ def run_float(worker: int, team: Team, args: argparse.Namespace) -> None:
         if (step + 1) % 50 == 0:
             report(run, "float", step + 1, sum(recent) / len(recent), start)
             recent = []
-        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == (args.until or steps):
             loss, shares = evaluate(model, tokenizer)
             report(run, "float-eval", step + 1, loss, start, least_share=shares.min().item())
             save(path, model=model.state_dict(), optimizer=optimizer.state_dict(), step=step + 1, loss=loss)
@@ -203,7 +203,7 @@ def run_round(worker: int, team: Team, args: argparse.Namespace) -> None:
     if path.exists() and first != last_start:
         optimizer.load_state_dict(state["optimizer"])
     start, recent = time.time(), []
-    for step in range(first, steps):
+    for step in range(first, args.until or steps):
         if step == last_start:
             freeze(model, tokenizer, chosen, frozen, {Q.Q8_0})
             optimizer = settle(model, chosen, frozen)
@@ -213,7 +213,7 @@ def run_round(worker: int, team: Team, args: argparse.Namespace) -> None:
         recent.append(train_step(model, optimizer, x, rate, team, worker, weights).mean().item())
         if worker:
             continue
-        if (step + 1) % 20 == 0 or step + 1 in (last_start, steps):
+        if (step + 1) % 20 == 0 or step + 1 in (last_start, args.until or steps):
             loss, shares = evaluate(model, tokenizer)
             report(
                 run,
@@ -266,7 +266,7 @@ def run_copy(worker: int, team: Team, args: argparse.Namespace) -> None:
         optimizer.load_state_dict(state["copy_optimizer"])
         first = state["copy_step"]
     start, recent, copied = time.time(), [], []
-    for step in range(first, steps):
+    for step in range(first, args.until or steps):
         x = batch(tokenizer, 7 * SEED + step * team.n_workers + worker, 6)
         weights = copy_weights(x, is_cast, end, 8.0)
         losses = train_step(
@@ -297,6 +297,7 @@ def main() -> None:
     parser.add_argument("--stage", choices=["copy", "float", "round"], required=True)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--until", type=int, help="stop at this step of the schedule")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     n_weights = sum(p.numel() for p in TalesModel().parameters())

@@ -7,6 +7,7 @@ import gguf
 import numpy as np
 import pytest
 
+from moeengine.engine import Engine
 from moeengine.loader.model_file import ModelFile
 from moeengine.models import default_model_path
 from moeengine.tokenizer import Tokenizer
@@ -47,3 +48,37 @@ def test_tokenizer_gives_stocks_ids(case):
     tokenizer = Tokenizer.from_gguf(default_model_path())
     assert tokenizer.encode(case["prompt"], parse_special=True) == case["prompt_ids"]
     assert tokenizer.decode(case["ids"]) == case["text"]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(default_model_path(), n_ctx=512, n_threads=1) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("case", GREEDY["cases"], ids=lambda c: c["prompt"][:24])
+def test_greedy_text_is_stocks(engine, case):
+    assert engine.generate(case["prompt_ids"], max_tokens=len(case["ids"]), temperature=0) == case["text"]
+
+
+def test_a_chat_is_about_whom_it_was_asked_for(engine):
+    text = engine.chat([{"role": "user", "content": "Tell me a tale about Mira and the sea."}], seed=1)
+    assert "Mira" in text and "the sea" in text
+
+
+def test_the_learnt_routing_uses_all_experts(engine):
+    """On tales of its own every expert is chosen; none takes more than a third of a layer's slots."""
+    counts = np.zeros((4, 16))
+
+    def watch(n_past, tokens, ids):
+        for il in range(4):
+            counts[il] += np.bincount(np.asarray(ids)[il].ravel(), minlength=16)
+
+    engine.on_routing(watch)
+    try:
+        for seed in range(4):
+            engine.generate("Once upon a time", max_tokens=120, temperature=0.8, seed=seed)
+    finally:
+        engine.on_routing(None)
+    shares = counts / counts.sum(1, keepdims=True)
+    assert counts.min() > 0 and shares.max() < 1 / 3

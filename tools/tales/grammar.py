@@ -254,8 +254,11 @@ def agrees(found: dict[str, str]) -> bool:
     return True
 
 
-def parse_sentence(sentence: str) -> list[tuple[str, dict[str, str]]]:
-    """Every (rule, bound words) by which `sentence` can be read; empty when the grammar does not have it."""
+def parse_sentence(sentence: str, *, strict: bool = True) -> list[tuple[str, dict[str, str]]]:
+    """Every (rule, bound words) by which `sentence` can be read; empty when the grammar does not have it.
+
+    `strict`: readings whose pronouns do not fit the names, or whose sum is wrong, are left out.
+    """
     at = next((i for i, c in enumerate(sentence) if c.isalpha()), None)
     if at is None or not sentence[at].isupper():
         return []
@@ -264,7 +267,7 @@ def parse_sentence(sentence: str) -> list[tuple[str, dict[str, str]]]:
     for rule, pattern in sentence_patterns():
         for text in (sentence, small):
             match = pattern.fullmatch(text)
-            if match and agrees(match.groupdict()):
+            if match and (not strict or agrees(match.groupdict())):
                 readings.append((rule, match.groupdict()))
     return readings
 
@@ -277,13 +280,15 @@ def split_sentences(text: str) -> list[str]:
 class Reading:
     """What the parser found in a tale.
 
-    `parsed[i]`: sentence i is in the grammar. `hero_kept`: the first sentence's hero is the hero of
-    every later sentence that names one, and some later sentence does. `cast_kept`: beside that no
-    sentence contradicts what was said before of friend, thing, animal, place, family or pronouns.
+    `parsed[i]`: the rules have sentence i; `sound[i]`: beside that its pronouns fit its names and
+    its sum is right. `hero_kept`: the first sentence's hero is the hero of every later sentence that
+    names one, and some later sentence does. `cast_kept`: beside that every parsed sentence is sound
+    and none contradicts what was said of friend, thing, animal, place, family or pronouns.
     """
 
     sentences: list[str]
     parsed: list[bool]
+    sound: list[bool]
     hero: str | None
     hero_kept: bool
     cast_kept: bool
@@ -293,9 +298,11 @@ def read_tale(text: str) -> Reading:
     """Parses a whole tale. Where a sentence has several readings the one that fits the cast so far is taken."""
     sentences = split_sentences(text)
     cast: dict[str, str] = {}
-    parsed, hero_kept, cast_kept, last_named = [], True, True, 0
+    parsed, sound, hero_kept, cast_kept, last_named = [], [], True, True, 0
     for i, sentence in enumerate(sentences):
         readings = parse_sentence(sentence)
+        sound.append(bool(readings))
+        readings = readings or parse_sentence(sentence, strict=False)
         parsed.append(bool(readings))
         if not readings:
             continue
@@ -304,9 +311,9 @@ def read_tale(text: str) -> Reading:
         best = min(range(len(readings)), key=lambda r: ("hero" in against[r], len(against[r])))
         found = readings[best][1]
         hero_kept &= "hero" not in against[best]
-        cast_kept &= not against[best]
+        cast_kept &= sound[-1] and not against[best]
         cast = {**found, **cast}
         if "hero" in found:
             last_named = i
     kept = hero_kept and last_named > 0
-    return Reading(sentences, parsed, cast.get("hero"), kept, kept and cast_kept)
+    return Reading(sentences, parsed, sound, cast.get("hero"), kept, kept and cast_kept)
