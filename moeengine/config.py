@@ -14,6 +14,8 @@ N_CTX_MAX = 2**31 - 1  # positions are int32 in the kernels
 N_CTX_DEFAULT = 4096  # tokens, where neither the caller nor a shorter model says otherwise
 N_UBATCH_DEFAULT = 4096  # tokens: each expert slice is read once a chunk
 CACHE_POLICIES = ("lfu", "lru")
+SWEEP_METHODS = ("direct", "advice")
+PREFETCH_METHODS = ("advice", "parallel-advice", "read")
 MAX_IO_THREADS = 8
 
 
@@ -89,6 +91,11 @@ class EngineConfig:
     force_cache : bool       accept a cache that one token alone overturns
     io_threads : int         threads that read expert bytes, 1 to 8
     sweep_min_tokens : int   passes of at least so many tokens sweep over the experts of a layer
+    sweep_method : str       how a sweep brings them: "direct" reads past the page cache into a small ring,
+                             "advice" announces to the page cache (WILLNEED, DONTNEED)
+    sweep_ahead, sweep_behind : int   experts announced before use and kept after use, with advice
+    prefetch_method : str    how `prefetch` brings slices in: "advice" by the computing thread,
+                             "parallel-advice" by the readers, "read" into scratch by the readers
     n_expert_used : int      LOSSY: experts for each token in place of the model's own number
     force_pre : str or None  pre-tokenizer to use in place of the one the file names
     """
@@ -102,6 +109,10 @@ class EngineConfig:
     force_cache: bool = False
     io_threads: int = 4
     sweep_min_tokens: int = 32
+    sweep_method: str = "direct"
+    sweep_ahead: int = 2
+    sweep_behind: int = 2
+    prefetch_method: str = "advice"
     n_expert_used: int | None = None
     force_pre: str | None = None
 
@@ -119,7 +130,14 @@ class EngineConfig:
         if self.cache_mb != "auto":
             object.__setattr__(self, "cache_mb", _number("cache_mb", _decimal(self.cache_mb), 0))
         _one_of("cache_policy", self.cache_policy, CACHE_POLICIES)
-        for name, low, high in (("io_threads", 1, MAX_IO_THREADS), ("sweep_min_tokens", 2, None)):
+        _one_of("sweep_method", self.sweep_method, SWEEP_METHODS)
+        _one_of("prefetch_method", self.prefetch_method, PREFETCH_METHODS)
+        for name, low, high in (
+            ("io_threads", 1, MAX_IO_THREADS),
+            ("sweep_min_tokens", 2, None),
+            ("sweep_ahead", 0, 1024),
+            ("sweep_behind", 0, 1024),
+        ):
             object.__setattr__(self, name, integer(name, getattr(self, name), low, high))
 
     @classmethod

@@ -42,6 +42,12 @@ _SUPPLY = (
     (("--io-threads",), "io_threads", int, f"threads that read, 1 to {config.MAX_IO_THREADS}", None),
     (("--moe-sweep-min-tokens",), "sweep_min_tokens", int,
      "sweep over the experts of a layer from so many tokens up", None),
+    (("--sweep-method",), "sweep_method", config.SWEEP_METHODS,
+     "sweeps: read into a ring, or announce to the page cache", None),
+    (("--sweep-ahead",), "sweep_ahead", int, "advice: experts announced before use", None),
+    (("--sweep-behind",), "sweep_behind", int, "advice: experts kept after use", None),
+    (("--prefetch-method",), "prefetch_method", config.PREFETCH_METHODS,
+     "prefetch: how chosen slices get into the page cache", None),
 )  # fmt: skip
 _SAMPLING = (
     (("-n", "--max-tokens"), "max_tokens", int,

@@ -290,7 +290,7 @@ cdef class DirectSupply(ExpertSupply):
         s = self.settings
         ExpertSupply.bind(self, model_at)
         self.paths = [m.path for m in model_at.maps]
-        self.readers = Readers(self.paths, s["io_threads"], direct=s["direct"])
+        self.readers = Readers(self.paths, s["io_threads"], method="direct" if s["direct"] else "buffered")
         sizes = sizes_of(model_at, self.readers.alignment)
         least = bytes_of_token(sizes, model_at.n_expert_used)
         if 0 < s["cache_bytes"] < least and not s["forced"]:

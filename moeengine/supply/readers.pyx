@@ -10,13 +10,18 @@ from moeengine.errors import SupplyError
 
 cdef extern from "reader_pool.h":
     int64_t moe_direct_alignment(const char *path) nogil
-    moe_readers *moe_readers_new(int n_files, const char *const *paths, int n_readers, int direct,
+    moe_readers *moe_readers_new(int n_files, const char *const *paths, int n_readers, int kind,
                                  int *bad_file) nogil
     void moe_readers_free(moe_readers *pool) nogil
     void moe_readers_submit(moe_readers *pool, moe_slice **slices, int64_t n, int urgent) noexcept nogil
     void moe_readers_hurry(moe_readers *pool, moe_slice *slice) noexcept nogil
     int moe_readers_cancel(moe_readers *pool, moe_slice *slice) noexcept nogil
     void moe_readers_counts(moe_readers *pool, moe_reader_counts *out) noexcept nogil
+    enum:
+        MOE_READ_BUFFERED
+        MOE_READ_DIRECT
+        MOE_WARM_READ
+        MOE_WARM_ADVICE
     const char *moe_slice_wait(moe_readers *pool, moe_slice *slice) noexcept nogil
 
 logger = logging.getLogger("moeengine")
@@ -57,7 +62,9 @@ cdef class Readers:
     ----------
     paths : list of path     the files, in the order that moe_slice.file counts
     n_readers : int          1 or more
-    direct : bool            past the page cache where every file allows it, else through it with a warning
+    method : {"direct", "buffered", "warm", "advise"}
+        direct: past the page cache where every file allows it, else "buffered" with a warning;
+        warm and advise: slices are not read into memory of the caller, only into the page cache
 
     Raises
     ------
@@ -67,22 +74,27 @@ cdef class Readers:
     def __cinit__(self):
         self.pool = NULL
 
-    def __init__(self, paths, int n_readers, *, bint direct=True):
+    def __init__(self, paths, int n_readers, *, str method="direct"):
         cdef list names = [os.fsencode(p) for p in paths]
         cdef int n = len(names), bad = -1
         cdef const char **c_names = <const char **>malloc(max(1, n) * sizeof(char *))
-        found = [direct_alignment(p) for p in paths] if direct else [0]
+        found = [direct_alignment(p) for p in paths] if method == "direct" else [0]
         self.is_direct = all(found)
         self.alignment = max(SMALLEST_ALIGNMENT, *found)
         self.n_readers = n_readers
-        if direct and not self.is_direct:
+        if method == "direct" and not self.is_direct:
             logger.warning("%s: its file system has no direct reads; reading through the page cache",
                            paths[found.index(0)])
         if c_names == NULL:
             raise MemoryError
+        cdef int kind = MOE_READ_DIRECT if self.is_direct else MOE_READ_BUFFERED
+        if method == "warm":
+            kind = MOE_WARM_READ
+        elif method == "advise":
+            kind = MOE_WARM_ADVICE
         for i in range(n):
             c_names[i] = names[i]
-        self.pool = moe_readers_new(n, c_names, n_readers, self.is_direct, &bad)
+        self.pool = moe_readers_new(n, c_names, n_readers, kind, &bad)
         code = errno
         free(c_names)
         if self.pool == NULL:

@@ -41,10 +41,18 @@ typedef struct {
 /* Smallest of 512, 4096, 16384, 65536 with which a read past the page cache works for `path`, or 0 where none does. */
 int64_t moe_direct_alignment(const char *path);
 
+/* What the threads do with a slice. */
+enum moe_reader_kind {
+    MOE_READ_BUFFERED = 0, /* read it through the page cache, and drop from it what was read */
+    MOE_READ_DIRECT = 1,   /* read it past the page cache */
+    MOE_WARM_READ = 2,     /* read it into scratch, for what that leaves in the page cache */
+    MOE_WARM_ADVICE = 3,   /* ask the system to read it into the page cache */
+};
+
 /* n_readers threads, each with a descriptor of its own for every file; they start at the first
- * request, anew in a forked child. direct 0 reads through the page cache and drops what it read from it.
+ * request, anew in a forked child.
  * NULL with errno set; *bad_file is then the file that could not be opened, or -1. */
-moe_readers *moe_readers_new(int n_files, const char *const *paths, int n_readers, int direct, int *bad_file);
+moe_readers *moe_readers_new(int n_files, const char *const *paths, int n_readers, int kind, int *bad_file);
 void moe_readers_free(moe_readers *pool); /* reads under way end first; queued ones are dropped */
 
 /* Queue n slices in this order, before (urgent) or after the ones queued as not urgent. */
