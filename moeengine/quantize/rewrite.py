@@ -16,6 +16,7 @@ from moeengine.errors import ConfigError, NumericError, SupplyError
 from moeengine.kernels import dequantize
 from moeengine.loader.messages import quoted, shown_path
 from moeengine.loader.model_file import ModelFile
+from moeengine.loader.tensor_info import WEIGHT_TYPES
 from moeengine.quantize import quant_type, quantize
 from moeengine.quantize.gguf_copy import header_bytes, metadata_entries, replacing, uint32_entry
 
@@ -126,7 +127,7 @@ def _bits(qtype):
 
 
 def _default_type(info, wanted, pure):
-    if len(info.shape) < 2 or KEPT.search(info.name):
+    if len(info.shape) < 2 or KEPT.search(info.name) or info.qtype not in WEIGHT_TYPES:
         return info.qtype
     if HEAD.search(info.name) and not pure and _bits(wanted) < _bits(HEAD_TYPE):
         wanted = HEAD_TYPE

@@ -202,6 +202,14 @@ def test_weights_that_are_not_finite_are_named(tmp_path):
     assert leftovers(tmp_path, "in.gguf") == []
 
 
+def test_tables_of_integers_are_copied(tmp_path):
+    table = np.arange(64, dtype=np.int32).reshape(2, 32)
+    write_gguf(tmp_path / "in.gguf", "llama", {}, {"blk.0.table": (table, QType.I32)})
+    rewrite(tmp_path / "in.gguf", tmp_path / "out.gguf", "q8_0")
+    with ModelFile.open(tmp_path / "out.gguf") as model:
+        assert np.array_equal(model.raw("blk.0.table").view(np.int32), table)
+
+
 def test_force_replaces(wide, tmp_path):
     out = tmp_path / "out.gguf"
     out.write_bytes(b"old")
