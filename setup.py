@@ -56,9 +56,11 @@ def extensions():
 
 
 def generate_tables():
+    from generate_codes import write_codes
     from generate_grids import write_grids
 
     write_grids(CSRC / "generated" / "grids.h")
+    write_codes(CSRC / "generated" / "codes.h")
 
 
 generate_tables()

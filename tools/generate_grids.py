@@ -74,14 +74,19 @@ def grids_text() -> str:
     return "\n".join(parts)
 
 
-def write_grids(path: str | Path) -> bool:
-    """Write the header to `path` where its content differs; True when it was written."""
-    path, text = Path(path), grids_text()
+def write_if_changed(path: str | Path, text: str) -> bool:
+    """Write `text` to `path` where its content differs; True when it was written."""
+    path = Path(path)
     if path.exists() and path.read_text() == text:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return True
+
+
+def write_grids(path: str | Path) -> bool:
+    """Write the header to `path` where its content differs; True when it was written."""
+    return write_if_changed(path, grids_text())
 
 
 if __name__ == "__main__":

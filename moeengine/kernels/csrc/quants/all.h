@@ -39,12 +39,17 @@ MOE_QUANT_LIST(MOE_ASSERT_SIZE)
 
 #include "../mul_generic.h"
 
-/* An instruction set's own products: MOE_TYPES_OWN holds entries that replace those of the generic
- * ones, like  [12].mul_mat = mul_mat_avx2_Q4_K, */
-#if MOE_SIMD_AVX2 && !MOE_SIMD_AVX512
+/* An instruction set's own products and activation rows: MOE_TYPES_OWN and MOE_X_OWN hold entries that
+ * replace those of the generic ones, like  [12].mul_mat = mul_mat_avx2_Q4_K, */
+#if MOE_SIMD_AVX512
+#include "../mul_avx512.h"
+#elif MOE_SIMD_AVX2
 #include "avx2.h"
 #else
 #define MOE_TYPES_OWN
+#endif
+#ifndef MOE_X_OWN
+#define MOE_X_OWN
 #endif
 
 #define MOE_TYPE_ENTRY(id, NAME, block, bytes, x_format) \

@@ -1,0 +1,187 @@
+/* AVX-512: products of the 256-weight types.
+ *
+ * One activation row: a type's unpack function feeds the sums directly. More: the panel is unpacked once
+ * a block and multiplied with eight activation rows at a time, `out` holding the running sums. Both take the sums
+ * in the order of moe_table.h. */
+#ifndef MOE_GEMM_AVX512_H
+#define MOE_GEMM_AVX512_H
+#include "panel_avx512.h"
+
+#define MOE_NOINLINE __attribute__((noinline))
+
+#define MOE_TILE 8 /* activation rows of a kernel: 8 + 8 accumulators and a step stay in registers */
+
+/* Where the activations of a tile are, block by block */
+typedef struct moe_tile {
+    const uint8_t *x; /* block_x_avx512 of the first row */
+    size_t x_stride;
+    float *out;
+    size_t out_stride;
+    __mmask16 rows; /* of the panel that exist */
+} moe_tile;
+
+MOE_INLINE const block_x_avx512 *moe_tile_x(const moe_tile *a, size_t t) { return (const void *)(a->x + t * a->x_stride); }
+
+/* acc = fma(isum, d*yd, acc), then the same with the mins, of one activation row */
+MOE_INLINE __m512 moe_add_block(const moe_kind kind, const moe_panel *p, const block_x_avx512 *x, __m512i isum, __m512 acc) {
+    __m512 yd = _mm512_set1_ps(x->d);
+    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(_mm512_load_ps(p->d), yd), acc);
+    if (!kind.n_mins) return acc;
+    __m512i msum = _mm512_setzero_si512();
+    const int16_t *sums = kind.n_mins == 8 ? x->sum32 : x->sum16;
+#pragma GCC unroll 8
+    for (int k = 0; k < kind.n_mins / 2; k++)
+        msum = _mm512_dpwssd_epi32(msum, _mm512_load_si512(p->mins[k]), moe_broadcast_4(sums + 2 * k));
+    return _mm512_fnmadd_ps(_mm512_cvtepi32_ps(msum), _mm512_mul_ps(_mm512_load_ps(p->dmin), yd), acc);
+}
+
+/* n activation rows (constant, 1..8) x one panel; is_first: out holds nothing yet */
+MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_panel *p, const moe_tile *a, int is_first) {
+    const int scaled = kind.n_groups > 1, n_parts = scaled ? kind.n_groups : 8, steps = 64 / n_parts;
+    int32_t start[MOE_TILE][16] __attribute__((aligned(64)));
+    __m512i part[MOE_TILE], isum[MOE_TILE];
+#pragma GCC unroll 8
+    for (int t = 0; t < n; t++)
+        if (kind.offset) _mm512_store_si512(start[t], moe_group_starts(kind, moe_tile_x(a, (size_t)t)));
+#pragma GCC unroll 8
+    for (int t = 0; t < n; t++)
+        isum[t] = kind.offset && !scaled ? _mm512_load_si512(start[t]) : _mm512_setzero_si512();
+    for (int g = 0; g < n_parts; g++) {
+        const uint8_t *x = a->x + kind.order + 4 * steps * g;
+#pragma GCC unroll 8
+        for (int t = 0; t < n; t++)
+            part[t] = !scaled ? isum[t] : kind.offset ? _mm512_set1_epi32(start[t][g]) : _mm512_setzero_si512();
+#pragma GCC unroll 8
+        for (int k = 0; k < steps; k++) {
+            __m512i w = _mm512_load_si512(p->step[g * steps + k]);
+#pragma GCC unroll 8
+            for (int t = 0; t < n; t++)
+                part[t] = _mm512_dpbusd_epi32(part[t], w, moe_broadcast_4(x + (size_t)t * a->x_stride + 4 * k));
+        }
+        __m512i scale = _mm512_load_si512(p->scale[g]);
+#pragma GCC unroll 8
+        for (int t = 0; t < n; t++)
+            isum[t] = scaled ? _mm512_add_epi32(isum[t], _mm512_mullo_epi32(part[t], scale)) : part[t];
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < n; t++) {
+        float *out = a->out + (size_t)t * a->out_stride;
+        __m512 acc = is_first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(a->rows, out);
+        _mm512_mask_storeu_ps(out, a->rows, moe_add_block(kind, p, moe_tile_x(a, (size_t)t), isum[t], acc));
+    }
+}
+
+/* all activation rows x one panel */
+MOE_INLINE void moe_multiply_panel(const moe_kind kind, const moe_panel *p, size_t n_x, moe_tile a, int is_first) {
+    for (; n_x >= MOE_TILE; n_x -= MOE_TILE) {
+        moe_multiply_tile(MOE_TILE, kind, p, &a, is_first);
+        a.x += MOE_TILE * a.x_stride;
+        a.out += MOE_TILE * a.out_stride;
+    }
+    if (n_x & 4) {
+        moe_multiply_tile(4, kind, p, &a, is_first);
+        a.x += 4 * a.x_stride;
+        a.out += 4 * a.out_stride;
+    }
+    switch (n_x & 3) {
+    case 1: moe_multiply_tile(1, kind, p, &a, is_first); break;
+    case 2: moe_multiply_tile(2, kind, p, &a, is_first); break;
+    case 3: moe_multiply_tile(3, kind, p, &a, is_first); break;
+    }
+}
+
+typedef void moe_unpack_rows(const moe_rows *block, moe_sink *s);
+typedef void moe_panel_product(const moe_panel *p, size_t n_x, moe_tile a, int is_first);
+
+#define MOE_STREAM_AHEAD 1024 /* bytes that a stream of rows is fetched ahead; 512 to 4096 are equal */
+
+/* 16 rows from fewer: the last ones of w, copied block by block so that nothing past them is read */
+MOE_INLINE moe_rows moe_short_panel(const uint8_t *w, size_t w_stride, size_t n_rows, size_t bytes, uint8_t *copy) {
+    for (size_t i = 0; i < n_rows; i++) memcpy(copy + i * bytes, w + i * w_stride, bytes);
+    memset(copy + n_rows * bytes, 0, (16 - n_rows) * bytes);
+    return moe_rows_at(copy, bytes, 0);
+}
+
+/* 16 rows x one activation row, w_stride bytes apart; fewer where n_rows < 16 */
+MOE_INLINE __m512 moe_dot_panel(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows, const moe_kind kind,
+                                const size_t bytes, moe_unpack_rows *unpack) {
+    uint8_t copy[16 * 256];
+    int32_t start[16] __attribute__((aligned(64)));
+    moe_sink sink = {.kind = kind, .x = m->x, .start = start};
+    sink.isum = sink.msum = _mm512_setzero_si512();
+    sink.acc = _mm512_setzero_ps();
+    for (size_t b = 0; b < m->n_in / 256; b++, sink.x++) {
+        moe_rows rows = n_rows < 16 ? moe_short_panel(w + b * bytes, w_stride, n_rows, bytes, copy)
+                                    : moe_rows_at(w + b * bytes, w_stride, MOE_STREAM_AHEAD);
+        if (kind.offset) _mm512_store_si512(start, moe_group_starts(kind, sink.x));
+        moe_fetch(&rows, bytes);
+        unpack(&rows, &sink);
+    }
+    return sink.acc;
+}
+
+/* Rows that a lane goes through one after another, so that 16 * that many rows are read as 16 streams which the prefetchers of the
+ * CPU recognize. Streams a multiple of 1024 bytes apart would fall on the same lines of the first-level cache, which
+ * has 8 to 12 ways; one row less helps where the row itself is no such multiple. */
+MOE_INLINE size_t moe_stream_rows(const moe_mul *m) {
+    size_t n = m->n_rows / 16;
+    for (size_t less = 0; less < 3 && less < n; less++)
+        if (((n - less) * m->w_stride + 32) % 1024 >= 64) return n - less;
+    return n;
+}
+
+typedef __m512 moe_panel_dot(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows);
+
+/* One activation row: streams, then what is left as panels of neighbours. */
+MOE_INLINE void moe_dot_rows(const moe_mul *m, moe_panel_dot *dot) {
+    const uint8_t *w = m->w;
+    size_t n = moe_stream_rows(m);
+    for (size_t r = 0; r < n; r++) {
+        float sum[16];
+        _mm512_storeu_ps(sum, dot(m, w + r * m->w_stride, n * m->w_stride, 16));
+        for (size_t i = 0; i < 16; i++) m->out[i * n + r] = sum[i];
+    }
+    for (size_t r = 16 * n; r < m->n_rows; r += 16) {
+        size_t rows = m->n_rows - r < 16 ? m->n_rows - r : 16;
+        _mm512_mask_storeu_ps(m->out + r, v16_mask(rows), dot(m, w + r * m->w_stride, m->w_stride, rows));
+    }
+}
+
+/* out = w x for more activation rows; all but m are constants */
+MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t bytes, moe_unpack_rows *unpack,
+                             moe_panel_product *multiply) {
+    moe_panel panel;
+    uint8_t copy[16 * 256];
+    moe_sink sink = {.kind = kind, .panel = &panel};
+    for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
+        size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
+        const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
+        moe_tile a = {m->x, m->x_stride, m->out + r0, m->out_stride, v16_mask(n)};
+        for (size_t b = 0; b < m->n_in / 256; b++, a.x += sizeof(block_x_avx512)) {
+            moe_rows rows = n < 16 ? moe_short_panel(w + b * bytes, m->w_stride, n, bytes, copy)
+                                   : moe_rows_at(w + b * bytes, m->w_stride, 16 * m->w_stride);
+            moe_fetch(&rows, bytes);
+            unpack(&rows, &sink);
+            multiply(&panel, m->n_x, a, b == 0);
+        }
+    }
+}
+
+/* A kind of steps and its panel product, shared by the types of that kind. */
+#define MOE_KIND_AVX512(KIND, n_groups, offset, n_mins, order)                                                         \
+    static const moe_kind kind_##KIND = {n_groups, offset, n_mins, order};                                             \
+    __attribute__((noinline, unused)) static void multiply_##KIND(const moe_panel *p, size_t n_x, moe_tile a, int is_first) { \
+        moe_multiply_panel(kind_##KIND, p, n_x, a, is_first);                                                   \
+    }
+
+/* The kind may differ between the two ways, where a panel pays for more unpacking. */
+#define MOE_DERIVE_AVX512_256(NAME, DOT_KIND, PANEL_KIND)                                                              \
+    static __m512 dot_panel_##NAME(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows) {               \
+        return moe_dot_panel(m, w, w_stride, n_rows, kind_##DOT_KIND, sizeof(block_##NAME), rows_avx512_##NAME);       \
+    }                                                                                                                  \
+    static void mul_mat_avx512_##NAME(const moe_mul *m) {                                                              \
+        if (m->n_x == 1) moe_dot_rows(m, dot_panel_##NAME);                                                            \
+        else moe_gemm_256(m, kind_##PANEL_KIND, sizeof(block_##NAME), rows_avx512_##NAME, multiply_##PANEL_KIND);      \
+    }
+
+#endif

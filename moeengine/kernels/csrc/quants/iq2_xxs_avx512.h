@@ -1,0 +1,78 @@
+/* IQ2_XXS on AVX-512: the code book as byte tables in registers.
+ *
+ * A grid point is 8 magnitudes out of {8, 25, 43}, kept as 8 codes of 2 bits in two tables of a byte a point
+ * (codes 0..3 and 4..7): four registers a table; two vpermi2b and a blend on bit 7 of the index look up 64.
+ * From codes to weights: one vpermb for weight p of every index, the *code byte as index* into a table of 64
+ * weights. vpermb looks at 6 bits, and the table decides which of them count, so a byte carries two codes
+ * with their two signs and nothing is shifted or masked to get one of them out.
+ * Steps come in MOE_ORDER_PLANES32: byte i of step 8*g + p is weight p of index i of group g.
+ *
+ * Signs: vpmultishiftqb puts the 7 bits of an index into a byte, vgf2p8affineqb moves each to where the
+ * weight tables want it; the eighth sign, the parity of the seven, is one more row of its bit matrix. */
+
+/* matrix of vgf2p8affineqb: bit i of a result byte is the parity of (argument & mask i) */
+#define MOE_BIT_ROWS(m0, m1, m2, m3, m4, m5, m6, m7)                                                              \
+    ((uint64_t)(m0) << 56 | (uint64_t)(m1) << 48 | (uint64_t)(m2) << 40 | (uint64_t)(m3) << 32 | (uint64_t)(m4) << 24 | \
+     (uint64_t)(m5) << 16 | (uint64_t)(m6) << 8 | (uint64_t)(m7))
+
+MOE_INLINE __m512i moe_move_bits(__m512i v, const uint64_t rows) {
+    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64((long long)rows), 0);
+}
+
+/* four fields of 7 bits of each dword -> its four bytes; bit 7 is rubbish */
+MOE_INLINE __m512i moe_spread_7(__m512i v) {
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x352e2720150e0700), v);
+}
+
+/* 64 look-ups in a table of 256 bytes; upper: bit 7 of the indices */
+MOE_INLINE __m512i moe_lookup_256(const uint8_t *table, __m512i index, __mmask64 upper) {
+    __m512i lo = _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
+    __m512i hi = _mm512_permutex2var_epi8(_mm512_load_si512(table + 128), index, _mm512_load_si512(table + 192));
+    return _mm512_mask_blend_epi8(upper, lo, hi);
+}
+
+/* Four codes and their signs in two bytes that index moe_iq2_weights (layout: tools/generate_codes.py). `signs` has
+ * those of codes 0, 1 in bits 4, 5 and those of codes 2, 3 in bits 0, 1. */
+MOE_INLINE void moe_iq2_pairs(__m512i codes, __m512i signs, __m512i pair[2]) {
+    pair[0] = moe_select(_mm512_set1_epi8(0x30), signs, codes);
+    pair[1] = moe_select(_mm512_set1_epi8(0x03), signs, _mm512_srli_epi32(codes, 2));
+}
+
+/* steps step .. step + 3 from two index bytes a lane */
+MOE_INLINE void moe_iq2_steps(moe_sink *s, const int step, const __m512i pair[2]) {
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; p++)
+        moe_sink_step(s, step + p, _mm512_permutexvar_epi8(pair[p / 2], _mm512_load_si512(moe_iq2_weights[p])));
+}
+
+/* 2 * field + 1, the field being the bits of `mask` / 2 after a shift by one less */
+MOE_INLINE __m512i moe_odd(__m512i v, const int mask) {
+    return _mm512_ternarylogic_epi32(v, _mm512_set1_epi32(mask), _mm512_set1_epi32(1), 0xea); /* (v & mask) | 1 */
+}
+
+/* a group of 32: four indices and the word with signs and scale */
+MOE_INLINE void moe_iq2_xxs_group(moe_sink *s, const int g, __m512i index, __m512i word) {
+    __mmask64 upper = _mm512_movepi8_mask(index);
+    __m512i signs = moe_spread_7(word), pair[2];
+    moe_sink_group(s, g);
+    moe_iq2_pairs(moe_lookup_256(moe_codes_iq2_xxs[0], index, upper),
+                  moe_move_bits(signs, MOE_BIT_ROWS(4, 8, 0, 0, 1, 2, 0, 0)), pair);
+    moe_iq2_steps(s, 8 * g, pair);
+    moe_iq2_pairs(moe_lookup_256(moe_codes_iq2_xxs[1], index, upper),
+                  moe_move_bits(signs, MOE_BIT_ROWS(64, 127, 0, 0, 16, 32, 0, 0)), pair);
+    moe_iq2_steps(s, 8 * g + 4, pair);
+    moe_sink_scale(s, g, moe_odd(_mm512_srli_epi32(word, 27), 0x1e));
+}
+
+MOE_INLINE void rows_avx512_IQ2_XXS(const moe_rows *r, moe_sink *s) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        __m512i t[8];
+        moe_load_32(r, offsetof(block_IQ2_XXS, qs) + 32 * (size_t)h, t);
+#pragma GCC unroll 4
+        for (int g = 0; g < 4; g++) moe_iq2_xxs_group(s, 4 * h + g, t[2 * g], t[2 * g + 1]);
+    }
+    __m512 d = moe_load_halves(r, offsetof(block_IQ2_XXS, d));
+    moe_sink_finish(s, _mm512_mul_ps(d, _mm512_set1_ps(0.125f)), d);
+}
+MOE_DERIVE_AVX512_256(IQ2_XXS, signed8_planes, signed8_planes)
