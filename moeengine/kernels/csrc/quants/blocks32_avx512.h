@@ -86,7 +86,7 @@ MOE_INLINE __m512i moe_fp4_table(void) {
 }
 
 /* moe_e8m0_half of 16 numbers */
-MOE_INLINE __m512 moe_e8m0_halves(__m512i e) {
+MOE_INLINE __m512 moe_e8m0_half_16(__m512i e) {
     __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
     __mmask16 small = _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2));
     return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, small, _mm512_set1_epi32(0x00200000), e));
@@ -94,7 +94,7 @@ MOE_INLINE __m512 moe_e8m0_halves(__m512i e) {
 
 MOE_INLINE void rows_avx512_MXFP4(const moe_rows *r, moe_sink32 *s) {
     __m512i t[4];
-    __m512 d = moe_e8m0_halves(moe_load_1(r, offsetof(block_MXFP4, e)));
+    __m512 d = moe_e8m0_half_16(moe_load_1(r, offsetof(block_MXFP4, e)));
     moe_load_16(r, offsetof(block_MXFP4, qs), t);
     moe_table_nibbles(s, t, moe_fp4_table());
     moe_sink32_scale(s, 0, d, d);
@@ -102,7 +102,7 @@ MOE_INLINE void rows_avx512_MXFP4(const moe_rows *r, moe_sink32 *s) {
 MOE_DERIVE_AVX512_32(MXFP4, offset16_32, 32)
 
 /* moe_ue4m3_half of 16 numbers */
-MOE_INLINE __m512 moe_ue4m3_halves(__m512i x) {
+MOE_INLINE __m512 moe_ue4m3_half_16(__m512i x) {
     __m512i low = _mm512_and_si512(x, _mm512_set1_epi32(7)), all = _mm512_and_si512(x, _mm512_set1_epi32(0x7f));
     __m512i normal = _mm512_add_epi32(_mm512_slli_epi32(all, 20), _mm512_set1_epi32(119 << 23));
     __m512 subnormal = _mm512_mul_ps(_mm512_cvtepi32_ps(low), _mm512_set1_ps(0x1p-10f));
@@ -121,7 +121,7 @@ MOE_INLINE void rows_avx512_NVFP4(const moe_rows *r, moe_sink32 *s) {
             __m512i q = t[2 * g + j % 2];
             moe_sink32_step(s, 4 * g + j, _mm512_permutexvar_epi8(j < 2 ? q : _mm512_srli_epi32(q, 4), table));
         }
-        __m512 d = moe_ue4m3_halves(moe_byte(scales, g));
+        __m512 d = moe_ue4m3_half_16(moe_byte(scales, g));
         moe_sink32_scale(s, g, d, d);
     }
 }
