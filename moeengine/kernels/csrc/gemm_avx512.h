@@ -22,17 +22,18 @@ typedef struct moe_tile {
 
 MOE_INLINE const block_x_avx512 *moe_tile_x(const moe_tile *a, size_t t) { return (const void *)(a->x + t * a->x_stride); }
 
-/* acc = fma(isum, d*yd, acc), then the same with the mins, of one activation row */
+/* acc = fma(isum * d - msum * dmin, yd, acc) of one activation row */
 MOE_INLINE __m512 moe_add_block(const moe_kind kind, const moe_panel *p, const block_x_avx512 *x, __m512i isum, __m512 acc) {
-    __m512 yd = _mm512_set1_ps(x->d);
-    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(_mm512_load_ps(p->d), yd), acc);
-    if (!kind.n_mins) return acc;
-    __m512i msum = _mm512_setzero_si512();
-    const int16_t *sums = kind.n_mins == 8 ? x->sum32 : x->sum16;
+    __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(isum), _mm512_load_ps(p->d));
+    if (kind.n_mins) {
+        __m512i msum = _mm512_setzero_si512();
+        const int16_t *sums = kind.n_mins == 8 ? x->sum32 : x->sum16;
 #pragma GCC unroll 8
-    for (int k = 0; k < kind.n_mins / 2; k++)
-        msum = _mm512_dpwssd_epi32(msum, _mm512_load_si512(p->mins[k]), moe_broadcast_4(sums + 2 * k));
-    return _mm512_fnmadd_ps(_mm512_cvtepi32_ps(msum), _mm512_mul_ps(_mm512_load_ps(p->dmin), yd), acc);
+        for (int k = 0; k < kind.n_mins / 2; k++)
+            msum = _mm512_dpwssd_epi32(msum, _mm512_load_si512(p->mins[k]), moe_broadcast_4(sums + 2 * k));
+        sum = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(msum), _mm512_load_ps(p->dmin), sum);
+    }
+    return _mm512_fmadd_ps(sum, _mm512_set1_ps(x->d), acc);
 }
 
 /* n activation rows (constant, 1..8) x one panel; is_first: out holds nothing yet */

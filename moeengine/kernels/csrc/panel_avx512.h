@@ -257,9 +257,9 @@ MOE_INLINE void moe_sink_finish(moe_sink *s, __m512 d, __m512 dmin) {
         if (s->kind.n_mins) _mm512_store_ps(s->panel->dmin, dmin);
         return;
     }
-    __m512 yd = _mm512_set1_ps(s->x->d);
-    s->acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s->isum), _mm512_mul_ps(d, yd), s->acc);
-    if (s->kind.n_mins) s->acc = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(s->msum), _mm512_mul_ps(dmin, yd), s->acc);
+    __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(s->isum), d);
+    if (s->kind.n_mins) sum = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(s->msum), dmin, sum);
+    s->acc = _mm512_fmadd_ps(sum, _mm512_set1_ps(s->x->d), s->acc);
     s->isum = s->msum = _mm512_setzero_si512();
 }
 
