@@ -1,4 +1,4 @@
-"""Writes csrc/generated/grids.h: the code books of the IQ and FP4 types, taken from the gguf package.
+"""Writes csrc/generated/grids.h: the code books of the IQ and FP4 types, from the gguf package.
 
 setup.py runs it before every build; the file is rewritten only when its content changes, so that a
 build without changes compiles nothing.
@@ -39,7 +39,7 @@ def table(name: str, values: np.ndarray, ctype: str) -> str:
 
 
 def ue4m3_halves() -> np.ndarray:
-    """float32 (256): half the value of an unsigned e4m3 number (bias 7), bit 7 ignored; 0x7f means 0.
+    """float32 (256): half the value of unsigned e4m3 (bias 7), bit 7 ignored; 0x7f means 0.
 
     Source: llama.cpp ggml-impl.h, ggml_ue4m3_to_fp32.
     """
@@ -51,20 +51,28 @@ def ue4m3_halves() -> np.ndarray:
 
 def grids_text() -> str:
     """The whole header."""
-    parts = [
+    head = (
         "/* Made by tools/generate_grids.py from the gguf package; do not edit. */\n"
         "#ifndef MOE_GRIDS_H\n#define MOE_GRIDS_H\n#include <stdint.h>\n"
         "#define MOE_TABLE __attribute__((aligned(64), unused))\n"
-    ]
+    )
+    parts = [head]
     for name, cls, ctype in GRIDS:
         cls.init_grid()
         parts.append(table(name, cls.grid.reshape(cls.grid_shape), ctype))
     signs = np.frombuffer(quants.IQ2_XXS.ksigns, np.uint8)
-    parts.append("/* 7 sign bits -> 8: the eighth makes the number of ones even */\n" + table("moe_signs7", signs, "uint8_t"))
+    parts.append(
+        "/* 7 sign bits -> 8: the eighth makes the number of ones even */\n"
+        + table("moe_signs7", signs, "uint8_t")
+    )
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     sign_bytes = 1 - 2 * bits.astype(np.int8)
-    parts.append("/* 8 sign bits -> 8 bytes, 1 or -1 */\n" + table("moe_signs8", sign_bytes, "int8_t"))
-    parts.append("/* the same from 7 sign bits */\n" + table("moe_signs7_bytes", sign_bytes[signs], "int8_t"))
+    parts.append(
+        "/* 8 sign bits -> 8 bytes, 1 or -1 */\n" + table("moe_signs8", sign_bytes, "int8_t")
+    )
+    parts.append(
+        "/* the same from 7 sign bits */\n" + table("moe_signs7_bytes", sign_bytes[signs], "int8_t")
+    )
     for name, values in VALUES:
         parts.append(table(name, np.array(values), "int8_t"))
     halves = quants.MXFP4.e8m0_to_fp32_half(np.arange(256, dtype=np.uint8))

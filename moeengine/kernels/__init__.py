@@ -1,7 +1,7 @@
-"""Public kernels: dequantize, mul_mat, mul_mat_id on NumPy arrays, and the choice of instruction set.
+"""Public kernels: dequantize, mul_mat, mul_mat_id on NumPy arrays; the choice of instruction set.
 
-Arguments are checked here; the modules below trust them. Weights are raw bytes as they lie in a GGUF
-file; they are read in place, at any alignment, and never copied.
+Arguments are checked here; the modules below trust them. Weights are raw bytes as they lie in a
+GGUF file; they are read in place, at any alignment, and never copied.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedError
-from . import products as _products
 from . import mul_mat_id as _mul_mat_id
+from . import products as _products
 from .table import isa, quant_types, set_isa
 from .threads import Team
 
@@ -41,9 +41,15 @@ def _type_of(qtype) -> tuple[str, int, int, int]:
 def _array(name: str, array, dtype, ndims: tuple[int, ...]) -> np.ndarray:
     """`array` if it is an ndarray of this type and one of these numbers of axes."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim not in ndims:
-        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        found = (
+            f"{array.dtype} {array.shape}"
+            if isinstance(array, np.ndarray)
+            else type(array).__name__
+        )
         axes = " or ".join(str(n) for n in ndims)
-        raise ConfigError(f"{name}: found {found}, expected a NumPy array of {np.dtype(dtype)} with {axes} axes")
+        raise ConfigError(
+            f"{name}: found {found}, expected a NumPy array of {np.dtype(dtype)} with {axes} axes"
+        )
     return array
 
 
@@ -53,17 +59,26 @@ def _weights(raw, ndims: tuple[int, ...], qtype) -> tuple[np.ndarray, int, int]:
     raw = _array("raw", raw, np.uint8, ndims)
     if raw.shape[-1] % n_bytes:
         raise ConfigError(
-            f"raw: found {raw.shape[-1]} bytes a row, expected a multiple of {n_bytes}, the bytes a block of {name}"
+            f"raw: found {raw.shape[-1]} bytes a row, "
+            f"expected a multiple of {n_bytes}, the bytes a block of {name}"
         )
     rows_apart = raw.ndim == 1 or raw.shape[-2] < 2 or raw.strides[-2] >= raw.shape[-1]
-    if raw.size and ((raw.shape[-1] > 1 and raw.strides[-1] != 1) or not rows_apart or min(raw.strides) < 0):
-        raise ConfigError("raw: found a row whose bytes are not contiguous, expected rows as they lie in a file")
+    if raw.size and (
+        (raw.shape[-1] > 1 and raw.strides[-1] != 1) or not rows_apart or min(raw.strides) < 0
+    ):
+        raise ConfigError(
+            "raw: found a row whose bytes are not contiguous, expected rows as they lie in a file"
+        )
     return raw, type_id, raw.shape[-1] // n_bytes * block
 
 
 def _team(n_threads: int | None) -> Team:
     if n_threads is None:
-        n_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        n_threads = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
     try:
         n_threads = operator.index(n_threads)
     except TypeError:
@@ -120,16 +135,26 @@ def mul_mat(raw: np.ndarray, qtype, x: np.ndarray, n_threads: int | None = None)
     raw, type_id, n_in = _weights(raw, (2,), qtype)
     x = _array("x", x, np.float32, (2,))
     if x.shape[1] != n_in:
-        raise ConfigError(f"x: found {x.shape[1]} values a row, expected {n_in}, the weights of a row of raw")
+        raise ConfigError(
+            f"x: found {x.shape[1]} values a row, expected {n_in}, the weights of a row of raw"
+        )
     out = np.empty((x.shape[0], raw.shape[0]), np.float32)
     _products.mul_mat_rows(raw, type_id, np.ascontiguousarray(x), out, _team(n_threads))
     return out
 
 
 def mul_mat_id(
-    raw: np.ndarray, qtype, x: np.ndarray, ids: np.ndarray, n_threads: int | None = None, *, hooks=None
+    raw: np.ndarray,
+    qtype,
+    x: np.ndarray,
+    ids: np.ndarray,
+    n_threads: int | None = None,
+    *,
+    hooks=None,
 ) -> np.ndarray:
-    """Multiply each (token, slot) with the matrix of its expert: out[t, s] = W[ids[t, s]] @ x[t, s or 0].
+    """Multiply each (token, slot) with the matrix of its expert.
+
+    out[t, s] = W[ids[t, s]] @ x[t, s or 0].
 
     Experts are visited in ascending order; the bytes of others are not touched.
 
@@ -138,7 +163,7 @@ def mul_mat_id(
     raw : uint8 (X, R, bytes)    a bank of X experts
     qtype : gguf.GGMLQuantizationType or its name
     x : float32 (T, C) or (T, A, C)
-    ids : int32 (T, A)           expert of a slot, or -1: the slot is not active and its output is zero
+    ids : int32 (T, A)           expert of a slot, or -1: not active, its output is zero
     n_threads : int              None: as many as this process may run on
     hooks                        None, or what moeengine.kernels.mul_mat_id.callable_hooks returns
 
@@ -156,16 +181,23 @@ def mul_mat_id(
     x = _array("x", x, np.float32, (2, 3))
     ids = _array("ids", ids, np.int32, (2,))
     n_expert, n_rows = raw.shape[:2]
-    if x.shape[0] != ids.shape[0] or x.shape[-1] != n_in or (x.ndim == 3 and x.shape[1] != ids.shape[1]):
+    if (
+        x.shape[0] != ids.shape[0]
+        or x.shape[-1] != n_in
+        or (x.ndim == 3 and x.shape[1] != ids.shape[1])
+    ):
         (n_tokens, n_used) = ids.shape
         raise ConfigError(
-            f"x: found {x.shape}, expected ({n_tokens}, {n_in}) or ({n_tokens}, {n_used}, {n_in}) from ids and raw"
+            f"x: found {x.shape}, expected ({n_tokens}, {n_in}) or ({n_tokens}, {n_used}, {n_in}) "
+            "from ids and raw"
         )
     if ids.size >= 2**31:
         raise ConfigError(f"ids: found {ids.size} slots, expected fewer than 2**31")
     if ids.size and not (ids.min() >= -1 and ids.max() < n_expert):
         t, s = np.argwhere((ids < -1) | (ids >= n_expert))[0]
-        raise ConfigError(f"ids[{t}, {s}]: found {ids[t, s]}, expected -1 or an expert from 0 to {n_expert - 1}")
+        raise ConfigError(
+            f"ids[{t}, {s}]: found {ids[t, s]}, expected -1 or an expert from 0 to {n_expert - 1}"
+        )
     out = np.empty((*ids.shape, n_rows), np.float32)
     _mul_mat_id.mul_mat_id_rows(
         raw,

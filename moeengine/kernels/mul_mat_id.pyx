@@ -1,7 +1,7 @@
-"""The expert loop: group the (token, slot) pairs by expert, visit the experts in ascending order, compute
-each with the rows of its pairs only, and let a supply take part at fixed points.
+"""The expert loop: group the (token, slot) pairs by expert, visit the experts in ascending order,
+compute each with the rows of its pairs only, and let a supply take part at fixed points.
 
-Arguments from Python are checked in kernels/__init__.py; the plan and the hooks are also used by the graph.
+Arguments from Python are checked in kernels/__init__.py; the graph uses the plan and the hooks too.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
@@ -137,12 +137,13 @@ cdef void _experts(void *arg, int ith, int nth) noexcept nogil:
                 hooks_after(p.hooks, p.plan, i)
     j = ith
     while j < n_pairs:
-        memcpy(p.out + p.plan.pair[j] * p.n_rows, p.products + j * p.n_rows, p.n_rows * sizeof(float))
+        memcpy(p.out + p.plan.pair[j] * p.n_rows, p.products + j * p.n_rows,
+               p.n_rows * sizeof(float))
         j += nth
 
 
 cdef class _CallableHooks:
-    """Python callables as hooks; each may be None. `ready` may return False: the bytes cannot be had."""
+    """Python callables as hooks; each may be None. `ready` returns False: no bytes to be had."""
     cdef ExpertHooks c
     cdef const char *bank
     cdef int64_t bank_stride
@@ -176,19 +177,24 @@ cdef void _call_release(void *arg, int32_t ie) noexcept with gil:
 
 
 def callable_hooks(*, advise=None, ready=None, release=None, int n_ahead=2, int n_behind=2):
-    """Hooks for mul_mat_id_rows from Python callables of one expert id, to watch the loop in tests."""
+    """Hooks for mul_mat_id from Python callables of one expert id, to watch the loop in tests."""
     cdef _CallableHooks h = _CallableHooks.__new__(_CallableHooks)
     h.advise, h.ready, h.release = advise, ready, release
     h.c.arg = <void *>h
     h.c.n_ahead, h.c.n_behind = n_ahead, n_behind
-    h.c.advise = NULL if advise is None else <void (*)(void *, int32_t) noexcept nogil>_call_advise
-    h.c.ready = NULL if ready is None else <const char *(*)(void *, int32_t) noexcept nogil>_call_ready
-    h.c.release = NULL if release is None else <void (*)(void *, int32_t) noexcept nogil>_call_release
+    h.c.advise = h.c.release = NULL
+    h.c.ready = NULL
+    if advise is not None:
+        h.c.advise = <void (*)(void *, int32_t) noexcept nogil>_call_advise
+    if ready is not None:
+        h.c.ready = <const char *(*)(void *, int32_t) noexcept nogil>_call_ready
+    if release is not None:
+        h.c.release = <void (*)(void *, int32_t) noexcept nogil>_call_release
     return h
 
 
 def build_plan(const int32_t[::1] ids, int first, int n_expert):
-    """plan_build for Python: the used experts int32 (n), start int64 (n + 1), pairs int32 (start[n])."""
+    """plan_build for Python: used experts int32 (n), start int64 (n + 1), pairs int32 (start[n])."""
     cdef ExpertPlan plan
     expert, start, pair, count = _plan_arrays(ids.shape[0], n_expert, &plan)
     plan_build(&ids[0] if ids.shape[0] else NULL, ids.shape[0], first, n_expert, &plan)
@@ -205,7 +211,8 @@ cdef tuple _plan_arrays(int64_t n_pairs, int64_t n_expert, ExpertPlan *plan):
 
 
 def mul_mat_id_rows(const uint8_t[:, :, :] raw, int type_id, const float[:, ::1] x,
-                    const int32_t[::1] ids, float[:, ::1] out, Team team, _CallableHooks hooks=None):
+                    const int32_t[::1] ids, float[:, ::1] out, Team team,
+                    _CallableHooks hooks=None):
     """out (P, R): row p is W[ids[p]] @ x[p * len(x) // P], or zero where ids[p] is -1.
 
     raw uint8 (X, R, bytes), last axis contiguous; x (P / slots, C); ids (P) in -1 .. X-1.

@@ -1,5 +1,6 @@
-"""Dequantizing and matrix products on NumPy arrays, rows split over a team. Arguments are checked in
-kernels/__init__.py; nothing is checked here."""
+"""Dequantizing and matrix products on NumPy arrays, rows split over a team.
+
+Arguments are checked in kernels/__init__.py; nothing is checked here."""
 from libc.stdint cimport int64_t, uint8_t, uintptr_t
 
 import numpy as np
@@ -19,7 +20,7 @@ def aligned_bytes(Py_ssize_t n_bytes):
 
 
 def x_row_bytes(int type_id, Py_ssize_t n):
-    """Bytes of an activation row of n values in the format that weight type `type_id` is multiplied with."""
+    """Bytes of an activation row of n values, as weight type `type_id` is multiplied with."""
     cdef const moe_isa *isa = checked_isa()
     return moe_x_row_bytes(isa, isa.types[type_id].x_format, n)
 
@@ -62,7 +63,8 @@ cdef void _product(void *arg, int ith, int nth) noexcept nogil:
         i = team_claim(p.team, (n_rows + CHUNK - 1) // CHUNK)
 
 
-def mul_mat_rows(const uint8_t[:, :] raw, int type_id, const float[:, ::1] x, float[:, ::1] out, Team team):
+def mul_mat_rows(const uint8_t[:, :] raw, int type_id, const float[:, ::1] x, float[:, ::1] out,
+                 Team team):
     """out (T, R) = x (T, C) @ W.T; raw uint8 (R, bytes), last axis contiguous."""
     cdef const moe_isa *isa = checked_isa()
     cdef Product p

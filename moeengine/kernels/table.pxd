@@ -1,4 +1,4 @@
-"""The table of compiled kernels (csrc/moe_table.h says what each entry promises) and the choice of one."""
+"""The table of compiled kernels and the choice of one; csrc/moe_table.h says what entries promise."""
 from libc.stdint cimport int32_t, uint16_t
 
 cdef extern from "moe_table.h":
@@ -83,8 +83,9 @@ cdef extern from "moe_table.h":
     size_t moe_attn_partial_floats(size_t head_dim_v) noexcept nogil
     size_t moe_x_row_bytes(const moe_isa *isa, int format, size_t n) noexcept nogil
 
-# The chosen table, or NULL while no choice could be made (MOEENGINE_ISA names an instruction set that is
-# not there). Callers that may come first use checked_isa() below once, with the GIL, before going nogil.
+# The chosen table, or NULL while no choice could be made (MOEENGINE_ISA names an instruction set that
+# is not there). Callers that may come first use checked_isa() below once, with the GIL, before going
+# nogil.
 cdef const moe_isa *active() noexcept nogil
 
 # The chosen table, never NULL; raises UnsupportedError where active() would be NULL.

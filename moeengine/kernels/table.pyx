@@ -27,8 +27,8 @@ cdef const moe_isa *checked_isa() except NULL:
 
 def _not_available(name):
     return UnsupportedError(
-        f"instruction set: found {name!r}, expected one that is compiled in and that this CPU offers: "
-        + ", ".join(_names(True))
+        f"instruction set: found {name!r}, expected one that is compiled in and that this CPU "
+        f"offers: {', '.join(_names(True))}"
     )
 
 
@@ -44,10 +44,12 @@ cdef list _names(bint supported_only):
 
 cdef const moe_isa *_find(name) noexcept:
     """The best where name is empty; NULL where it cannot be had."""
+    cdef const moe_isa *one
     cdef int i = 0
     while moe_isa_list[i] != NULL:
-        if (not name or moe_isa_list[i].name.decode() == name) and moe_cpu_supports(moe_isa_list[i]):
-            return moe_isa_list[i]
+        one = moe_isa_list[i]
+        if (not name or one.name.decode() == name) and moe_cpu_supports(one):
+            return one
         i += 1
     return NULL
 
@@ -57,7 +59,8 @@ def isa() -> dict:
 
     Returns
     -------
-    dict : active (str), available (list of str: this CPU offers it), compiled (list of str), best first
+    dict : active (str); available (list of str, what this CPU offers) and compiled (list of str),
+        best first
 
     Raises
     ------
@@ -73,7 +76,8 @@ def isa() -> dict:
 def set_isa(name: str) -> None:
     """Compute with the instruction set `name` from now on; "" is the best one. For tests.
 
-    Activation rows and caches that exist already belong to the old one: call it before any Engine is made.
+    Activation rows and caches that exist already belong to the old one: call it before any Engine
+    is made.
 
     Raises
     ------
@@ -89,11 +93,13 @@ def set_isa(name: str) -> None:
 def quant_types() -> dict:
     """List the weight types: name -> (ggml type id, weights a block, bytes a block)."""
     cdef const moe_isa *table = _find("scalar")
+    cdef const moe_type *one
     cdef int i
     types = {}
     for i in range(MOE_TYPE_MAX):
-        if table.types[i].name != NULL:
-            types[table.types[i].name.decode()] = (table.types[i].id, table.types[i].block, table.types[i].bytes)
+        one = &table.types[i]
+        if one.name != NULL:
+            types[one.name.decode()] = (one.id, one.block, one.bytes)
     return types
 
 

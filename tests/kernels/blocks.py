@@ -1,4 +1,4 @@
-"""Raw blocks of every weight type for the kernel tests, and activations quantized in plain NumPy."""
+"""Raw blocks of every weight type for the kernel tests; activations quantized in plain NumPy."""
 
 import numpy as np
 
@@ -8,9 +8,10 @@ TYPES = kernels.quant_types()  # name -> (id, weights a block, bytes a block)
 FLOATS = ("F32", "F16", "BF16")
 # byte offsets of the fp16 fields of a block; the others have scales of another kind
 HALVES = {
-    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
-    "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ1_S": (0,), "IQ1_M": (), "IQ2_XXS": (0,), "IQ2_XS": (0,),
-    "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (), "NVFP4": (),
+    "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82),
+    "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ1_S": (0,), "IQ1_M": (),
+    "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,),
+    "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (), "NVFP4": (),
     "TQ1_0": (52,), "TQ2_0": (64,),
 }  # fmt: skip
 
@@ -49,8 +50,8 @@ def uses_q8_K(name):
 
 
 def quantized_activations(name, x):
-    """What the kernels multiply with, float64 (T, C): integers times scale as llama.cpp makes them, and for
-    types with a min the block sums (T, C/32) that the min is multiplied with."""
+    """What the kernels multiply with, float64 (T, C): integers times scale as llama.cpp makes them,
+    and for types with a min the block sums (T, C/32) that the min is multiplied with."""
     x = np.asarray(x, np.float32)
     if name in FLOATS:
         if name == "F16":

@@ -1,4 +1,4 @@
-"""The expert loop: grouping, order, inactive slots, what is read, and the points where a supply takes part."""
+"""The expert loop: grouping, order, inactive slots, what is read, where a supply takes part."""
 
 import ctypes
 import mmap
@@ -43,15 +43,20 @@ def test_equals_one_product_a_slot(name):
     for n_threads in (1, 2, 5, None):
         np.testing.assert_array_equal(kernels.mul_mat_id(raw, name, x, ids, n_threads), want)
     for t in range(0, 20, 7):  # any split of the tokens
-        np.testing.assert_array_equal(kernels.mul_mat_id(raw, name, x[t : t + 7], ids[t : t + 7]), want[t : t + 7])
+        np.testing.assert_array_equal(
+            kernels.mul_mat_id(raw, name, x[t : t + 7], ids[t : t + 7]), want[t : t + 7]
+        )
 
 
 def test_activation_row_a_slot():
     raw, _, ids = case()
     x = np.random.default_rng(1).standard_normal((*ids.shape, N_IN), np.float32)
-    np.testing.assert_array_equal(kernels.mul_mat_id(raw, "Q4_K", x, ids), one_by_one(raw, "Q4_K", x, ids))
     np.testing.assert_array_equal(
-        kernels.mul_mat_id(raw, gguf.GGMLQuantizationType.Q4_K, x, ids), one_by_one(raw, "Q4_K", x, ids)
+        kernels.mul_mat_id(raw, "Q4_K", x, ids), one_by_one(raw, "Q4_K", x, ids)
+    )
+    np.testing.assert_array_equal(
+        kernels.mul_mat_id(raw, gguf.GGMLQuantizationType.Q4_K, x, ids),
+        one_by_one(raw, "Q4_K", x, ids),
     )
 
 
@@ -84,7 +89,14 @@ def test_id_out_of_range_is_refused_before_anything_is_read(wrong):
 
 def test_bad_shapes():
     raw, x, ids = case()
-    bad_x = (x[:5], x[:, :256], x[None], x.astype(np.float64), np.zeros((20, 2, N_IN), np.float32), x[0])
+    bad_x = (
+        x[:5],
+        x[:, :256],
+        x[None],
+        x.astype(np.float64),
+        np.zeros((20, 2, N_IN), np.float32),
+        x[0],
+    )
     for bad in bad_x:
         with pytest.raises(ConfigError, match="^x: "):
             kernels.mul_mat_id(raw, "Q4_K", bad, ids)
@@ -111,10 +123,12 @@ def test_nothing_to_do():
 def test_strided_bank_is_read_in_place():
     raw, x, ids = case()
     np.testing.assert_array_equal(
-        kernels.mul_mat_id(raw[:, ::2], "Q4_K", x, ids), kernels.mul_mat_id(raw, "Q4_K", x, ids)[..., ::2]
+        kernels.mul_mat_id(raw[:, ::2], "Q4_K", x, ids),
+        kernels.mul_mat_id(raw, "Q4_K", x, ids)[..., ::2],
     )
     np.testing.assert_array_equal(
-        kernels.mul_mat_id(raw[::2], "Q4_K", x, ids // 2), kernels.mul_mat_id(raw, "Q4_K", x, ids // 2 * 2)
+        kernels.mul_mat_id(raw[::2], "Q4_K", x, ids // 2),
+        kernels.mul_mat_id(raw, "Q4_K", x, ids // 2 * 2),
     )
 
 
@@ -153,7 +167,9 @@ def test_hooks_see_the_used_experts_in_ascending_order(n_threads):
 def test_hooks_at_any_distance(n_ahead, n_behind):
     raw, x, ids = case()
     advised, released = [], []
-    hooks = callable_hooks(advise=advised.append, release=released.append, n_ahead=n_ahead, n_behind=n_behind)
+    hooks = callable_hooks(
+        advise=advised.append, release=released.append, n_ahead=n_ahead, n_behind=n_behind
+    )
     got = kernels.mul_mat_id(raw, "Q4_K", x, ids, hooks=hooks)
     np.testing.assert_array_equal(got, one_by_one(raw, "Q4_K", x, ids))
     assert advised == released == [0, 2, 3, 5, 8]
@@ -182,7 +198,7 @@ def resident(array):
 
 
 def test_only_used_experts_are_touched():
-    """An anonymous mapping gets a page at its first read: experts of exactly four pages, three of them used."""
+    """An anonymous mapping gets a page at its first read: experts of exactly four pages."""
     page = mmap.PAGESIZE
     n_rows, n_in = 4 * page // 34 // 4, 128  # Q8_0: 4 blocks a row
     stride = 4 * page
@@ -200,7 +216,7 @@ def test_only_used_experts_are_touched():
 
 
 def test_only_used_experts_are_touched_in_a_file(tmp_path):
-    """The same on a file mapping with read-ahead off, by the page faults of this process's own table."""
+    """The same on a file mapping with read-ahead off, by what this process has mapped."""
     page, n_in = mmap.PAGESIZE, 128
     n_rows, stride = 4 * page // 136, 4 * page
     path = tmp_path / "bank"
@@ -212,7 +228,9 @@ def test_only_used_experts_are_touched_in_a_file(tmp_path):
     raw = np.lib.stride_tricks.as_strided(flat, (8, n_rows, 136), (stride, 136, 1), writeable=False)
     for bad in (-2, 8):
         with pytest.raises(ConfigError):
-            kernels.mul_mat_id(raw, "Q8_0", np.ones((1, n_in), np.float32), np.array([[1, bad]], np.int32))
+            kernels.mul_mat_id(
+                raw, "Q8_0", np.ones((1, n_in), np.float32), np.array([[1, bad]], np.int32)
+            )
     kernels.mul_mat_id(raw, "Q8_0", np.ones((1, n_in), np.float32), np.array([[-1, -1]], np.int32))
     assert referenced_bytes(flat) == 0
     kernels.mul_mat_id(raw, "Q8_0", np.ones((1, n_in), np.float32), np.array([[5, -1]], np.int32))

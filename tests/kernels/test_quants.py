@@ -1,7 +1,7 @@
 """Every weight type on every instruction set of this machine.
 
-Oracles: gguf.quants for the values of weights, NumPy in float64 for products. Between instruction sets,
-batches and row counts: the same bytes."""
+Oracles: gguf.quants for the values of weights, NumPy in float64 for products. Between instruction
+sets, batches and row counts: the same bytes."""
 
 import ctypes
 import mmap
@@ -43,7 +43,7 @@ def gguf_values(raw, name):
 
 
 def reference_product(raw, name, x):
-    """float64 (T, R) from the weights' values and the quantized activations, and the sum of |products|."""
+    """float64 (T, R) from weights and quantized activations, and the sums of |products|."""
     w = gguf_values(raw, name).astype(np.float64)
     y, sums = quantized_activations(name, x)
     if name not in ("Q4_1", "Q5_1"):
@@ -76,7 +76,13 @@ def extreme_raw(name, n_in):
 
 def extreme_activations(rng, n_in):
     """All integers at +-127, one peak among zeros, zeros, both signs, large and small numbers."""
-    x = [np.ones(n_in), -np.ones(n_in), rng.choice([-1.0, 1.0], n_in), np.zeros(n_in), np.eye(1, n_in, 3)[0] * -7]
+    x = [
+        np.ones(n_in),
+        -np.ones(n_in),
+        rng.choice([-1.0, 1.0], n_in),
+        np.zeros(n_in),
+        np.eye(1, n_in, 3)[0] * -7,
+    ]
     x += [rng.standard_normal(n_in) * 1e4, rng.standard_normal(n_in) * 1e-4]
     x.append(np.where(np.arange(n_in) % 2, 1.0, -1.0))
     return np.array(x, np.float32)
@@ -135,7 +141,9 @@ def test_same_bytes_on_every_isa(name):
     before, results = kernels.isa()["active"], set()
     for one in ISAS:
         kernels.set_isa(one)
-        results.add(kernels.mul_mat(raw, name, x).tobytes() + kernels.mul_mat(raw, name, x[:1]).tobytes())
+        results.add(
+            kernels.mul_mat(raw, name, x).tobytes() + kernels.mul_mat(raw, name, x[:1]).tobytes()
+        )
     kernels.set_isa(before)
     assert len(results) == 1
 
@@ -162,8 +170,8 @@ def test_one_block_a_row(isa, name):
     if name == "NVFP4" and not HAS_NVFP4:
         pytest.skip("this gguf package has no NVFP4")
     rng = np.random.default_rng(7)
-    n_in = max(TYPES[name][1], 32) if name not in FLOATS else 1
-    for n_in in (n_in, 3 * n_in, 5 * n_in):
+    block = max(TYPES[name][1], 32) if name not in FLOATS else 1
+    for n_in in (block, 3 * block, 5 * block):
         raw, x = random_raw(rng, name, (19,), n_in), rng.standard_normal((18, n_in), np.float32)
         assert_product(kernels.mul_mat(raw, name, x), raw, name, x)
 
@@ -188,7 +196,9 @@ def test_reads_nothing_outside_and_needs_no_alignment(isa, name):
             placed[:] = raw
             for t in (1, 2, 17):
                 np.testing.assert_array_equal(kernels.mul_mat(placed, name, x[:t], 1), want[:t])
-            np.testing.assert_array_equal(kernels.dequantize(placed, name), kernels.dequantize(raw, name))
+            np.testing.assert_array_equal(
+                kernels.dequantize(placed, name), kernels.dequantize(raw, name)
+            )
         for shift in (1, 2, 3, 5):
             buffer = np.zeros(raw.nbytes + 64, np.uint8)[shift:][: raw.nbytes].reshape(raw.shape)
             buffer[:] = raw
@@ -289,7 +299,14 @@ def test_reference_of_activations_is_sane():
 
 def run_forced(name, code):
     env = {**os.environ, "MOEENGINE_ISA": name}
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -320,7 +337,13 @@ for call in (kernels.isa, lambda: kernels.dequantize(np.zeros((1, 34), np.uint8)
 
 def test_bad_arguments():
     raw, x = np.zeros((3, 34), np.uint8), np.zeros((2, 32), np.float32)
-    for bad in (raw.astype(np.int8), raw.tolist(), raw[None], raw[:, :33], np.zeros((3, 68), np.uint8)[:, ::2]):
+    for bad in (
+        raw.astype(np.int8),
+        raw.tolist(),
+        raw[None],
+        raw[:, :33],
+        np.zeros((3, 68), np.uint8)[:, ::2],
+    ):
         with pytest.raises(ConfigError):
             kernels.mul_mat(bad, "Q8_0", x)
     for bad in (x.astype(np.float64), x[None], x[0], x[:, :31], x.tolist(), None):
@@ -349,16 +372,21 @@ def test_nothing_to_do():
         for t in (0, 2):
             got = kernels.mul_mat(raw, "Q8_0", np.ones((t, n_in), np.float32))
             assert got.shape == (t, shape[0]) and not got.any()
-    assert kernels.mul_mat(np.zeros((3, 34), np.uint8), "Q8_0", np.ones((0, 32), np.float32)).shape == (0, 3)
+    assert kernels.mul_mat(
+        np.zeros((3, 34), np.uint8), "Q8_0", np.ones((0, 32), np.float32)
+    ).shape == (0, 3)
 
 
 def test_strided_views_are_read_in_place():
     rng = np.random.default_rng(15)
     raw, x = random_raw(rng, "Q4_K", (24,), 512), rng.standard_normal((4, 1024), np.float32)
     np.testing.assert_array_equal(
-        kernels.mul_mat(raw[::3], "Q4_K", x[::2, 512:]), kernels.mul_mat(raw, "Q4_K", x[:, 512:].copy())[::2, ::3]
+        kernels.mul_mat(raw[::3], "Q4_K", x[::2, 512:]),
+        kernels.mul_mat(raw, "Q4_K", x[:, 512:].copy())[::2, ::3],
     )
     half = kernels.mul_mat(raw[:, :144], "Q4_K", x[:, :256].copy())
-    np.testing.assert_array_equal(half, kernels.mul_mat(raw[:, :144].copy(), "Q4_K", x[:, :256].copy()))
+    np.testing.assert_array_equal(
+        half, kernels.mul_mat(raw[:, :144].copy(), "Q4_K", x[:, :256].copy())
+    )
     raw.setflags(write=False)
     assert kernels.dequantize(raw, "Q4_K").shape == (24, 512)

@@ -1,22 +1,24 @@
 /* Matrix products on AVX2: what all types share. Included once, by quants/all.h.
  *
- * Few activation rows: a row of weights is read from end to end, `dot` leaves 8 partial sums a block.
- * Many: 16 rows of weights are unpacked to bytes with the row
- * as the lane, once a block, and multiplied with 4 activation rows at a time.
+ * Few activation rows: a row of weights is read from end to end, `dot` leaves 8 partial sums a
+ * block. Many: 16 rows of weights are unpacked to bytes with the row as the lane, once a block, and
+ * multiplied with 4 activation rows at a time.
  *
- * A byte product (vpmaddubsw) takes unsigned weights: q + off. The sum of off * y is taken away again
- * with the block sums of the activations. Pairs of products are added as int16 as long as they cannot
- * overflow: `steps` times, 2 * 127 * steps * (largest q + off) <= 32767. */
+ * A byte product (vpmaddubsw) takes unsigned weights: q + off. The sum of off * y is taken away
+ * again with the block sums of the activations. Pairs of products are added as int16 as long as
+ * they cannot overflow: `steps` times, 2 * 127 * steps * (largest q + off) <= 32767. */
 #ifndef MOE_MUL_AVX2_H
 #define MOE_MUL_AVX2_H
 #include "mul_generic.h"
 
-#define AVX2_MANY 4      /* from this many activation rows on, unpacking a panel pays */
+#define AVX2_MANY 3      /* from this many activation rows on, unpacking a panel pays */
 #define AVX2_TILE 4      /* activation rows multiplied at a time */
 #define AVX2_X_BLOCK 256 /* activation rows that go through a panel at a time: they stay in L2 */
-#define AVX2_AHEAD 3072  /* bytes that prefetching runs ahead of the weights being read, at least */
+#define AVX2_AHEAD 3072  /* bytes that prefetching runs ahead of the weights being read, at least \
+                          */
 
-/* v has its value here. Keeps the compiler from adding up many products at the end, all of them spilled. */
+/* v has its value here. Keeps the compiler from adding up many products at the end, all of them
+ * spilled. */
 #define AVX2_KEEP(v) __asm__("" : "+x"(v))
 
 MOE_INLINE __m256i avx2_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -26,7 +28,8 @@ MOE_INLINE __m256i avx2_dword(const void *p) { return _mm256_set1_epi32((int32_t
 MOE_INLINE __m256i avx2_sums8(const __m256i *v) {
     __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
     __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
-    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                            _mm256_permute2x128_si256(a, b, 0x31));
 }
 
 /* 16 bytes at `offset` of 8 rows -> 4 vectors: lane r of out[j] is dword j of row r */
@@ -56,8 +59,8 @@ MOE_INLINE void avx2_float_columns(const float *rows, size_t stride, __m256 *col
 
 /* bytes i and j of every dword as two int16 */
 MOE_INLINE __m256i avx2_byte_pair(__m256i v, int i, int j) {
-    const __m256i at = _mm256_setr_epi8(0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1,
-                                        0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1);
+    const __m256i at = _mm256_setr_epi8(0, -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1, 0,
+                                        -1, 0, -1, 4, -1, 4, -1, 8, -1, 8, -1, 12, -1, 12, -1);
     return _mm256_shuffle_epi8(v, _mm256_add_epi8(at, _mm256_set1_epi32(i | j << 16)));
 }
 
@@ -71,8 +74,8 @@ MOE_INLINE __m256 avx2_halves(const uint8_t *const *row, size_t offset) {
 /* ---- 256-weight types, few activation rows ---- */
 
 typedef struct avx2_part { /* one block of one row */
-    __m256i sum;  /* 8 lanes that add up to sum_g scale_g * sum_k q_k * y_k */
-    __m256i mins; /* 8 lanes that add up to sum_g min_g * sum_k y_k */
+    __m256i sum;           /* 8 lanes that add up to sum_g scale_g * sum_k q_k * y_k */
+    __m256i mins;          /* 8 lanes that add up to sum_g min_g * sum_k y_k */
     float d, dmin;
 } avx2_part;
 typedef avx2_part avx2_dot256(const void *block, const block_x_q8_K *x);
@@ -82,16 +85,18 @@ MOE_INLINE __m256i avx2_spread16(__m256i v, int i) {
     return _mm256_shuffle_epi8(v, _mm256_set1_epi16((int16_t)((2 * i + 1) << 8 | 2 * i)));
 }
 
-/* 16 scales -> halves of even: scales 0, 2, 4, 6 and 8, 10, 12, 14; of odd: 1, 3, 5, 7 and 9, 11, 13, 15 */
+/* 16 scales -> halves of even: scales 0, 2, 4, 6 and 8, 10, 12, 14; of odd: 1, 3, 5, 7 and 9, 11,
+ * 13, 15 */
 MOE_INLINE void avx2_scales_by_half(__m256i sc, __m256i *even, __m256i *odd) {
-    const __m256i at = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
-                                        0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i at = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1,
+                                        4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     *even = _mm256_shuffle_epi8(sc, at);
     *odd = _mm256_srli_si256(*even, 8);
 }
 
 /* any type, by its `unpack` */
-MOE_INLINE avx2_part avx2_dot_unpacked(const void *block, const block_x_q8_K *x, int has_min, moe_unpack256 *unpack) {
+MOE_INLINE avx2_part avx2_dot_unpacked(const void *block, const block_x_q8_K *x, int has_min,
+                                       moe_unpack256 *unpack) {
     moe_block256 u;
     unpack(block, &u);
     avx2_part part = {_mm256_setzero_si256(), _mm256_setzero_si256(), u.d, 0.0f};
@@ -108,8 +113,8 @@ MOE_INLINE avx2_part avx2_dot_unpacked(const void *block, const block_x_q8_K *x,
     return part;
 }
 
-/* 8 rows at a time, each read from end to end, 8 blocks at a time, which may be of two rows; sums and scales
- * are kept until all rows are there, and then added up with the row as the lane. */
+/* 8 rows at a time, each read from end to end, 8 blocks at a time, which may be of two rows; sums
+ * and scales are kept until all rows are there, and then added up with the row as the lane. */
 MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_dot256 *dot) {
     enum { BLOCKS = 64, PLACES = 8 * BLOCKS + 8 };
     float sums[PLACES], d[PLACES], mins[PLACES], dmin[PLACES]; /* row after row */
@@ -121,7 +126,8 @@ MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_do
             __m256 acc = _mm256_setzero_ps();
             for (size_t b0 = 0; b0 < n_blocks; b0 += BLOCKS) {
                 size_t nb = n_blocks - b0 < BLOCKS ? n_blocks - b0 : BLOCKS, b = 0;
-                const uint8_t *row = (const uint8_t *)m->w + r0 * m->w_stride + b0 * bytes, *w = row;
+                const uint8_t *row = (const uint8_t *)m->w + r0 * m->w_stride + b0 * bytes,
+                              *w = row;
                 for (size_t i = 0; i < n * nb; i += 8) {
                     size_t n8 = n * nb - i < 8 ? n * nb - i : 8;
                     __m256i sum[8], min[8];
@@ -162,17 +168,18 @@ MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_do
 /* ---- 256-weight types, many activation rows ---- */
 
 typedef struct avx2_panel { /* one block of 8 rows; lane = row */
-    __m256i u[64];   /* dword k/4: 4 weights, q + off (signed types: q) */
-    __m256i sc[16];  /* a group: the scale, twice as int16 */
-    __m256i sum[8];  /* two groups: what their block sums are multiplied with: min, or -off * scale */
+    __m256i u[64];          /* dword k/4: 4 weights, q + off (signed types: q) */
+    __m256i sc[16];         /* a group: the scale, twice as int16 */
+    __m256i
+        sum[8]; /* two groups: what their block sums are multiplied with: min, or -off * scale */
     __m256 d, dmin;
 } avx2_panel;
 typedef void avx2_unpack256(const uint8_t *const *row, avx2_panel *p);
 
 typedef struct avx2_kind { /* compile-time constants of a type */
-    size_t bytes; /* a block */
-    int group;    /* weights with one scale: 16 or 32 */
-    int steps;    /* products added as int16; 0: the panel is signed */
+    size_t bytes;          /* a block */
+    int group;             /* weights with one scale: 16 or 32 */
+    int steps;             /* products added as int16; 0: the panel is signed */
     int has_min;
     int has_off;
 } avx2_kind;
@@ -181,8 +188,8 @@ typedef struct avx2_kind { /* compile-time constants of a type */
 #define AVX2_SCALED(isum, pairs, sc) _mm256_add_epi32(isum, _mm256_madd_epi16(pairs, sc))
 
 /* 16 rows (two panels) times nt activation rows, nt <= AVX2_TILE */
-MOE_INLINE void avx2_tile256(avx2_kind kind, const avx2_panel *p, size_t nt, const block_x_q8_K *const *x,
-                             __m256i isum[2][AVX2_TILE]) {
+MOE_INLINE void avx2_tile256(avx2_kind kind, const avx2_panel *p, size_t nt,
+                             const block_x_q8_K *const *x, __m256i isum[2][AVX2_TILE]) {
     int n_steps = kind.group / 4;
 #pragma GCC unroll 1
     for (int g = 0; g < 256 / kind.group; g++) {
@@ -215,8 +222,9 @@ MOE_INLINE void avx2_tile256(avx2_kind kind, const avx2_panel *p, size_t nt, con
 }
 
 /* the same with the block sums and the float part: out[t * out_stride + row] += ... */
-MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t nt, const block_x_q8_K *const *x,
-                                 int first, float *out, size_t out_stride) {
+MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t nt,
+                                 const block_x_q8_K *const *x, int first, float *out,
+                                 size_t out_stride) {
     __m256i isum[2][AVX2_TILE], sums[2][AVX2_TILE];
     for (size_t h = 0; h < 2; h++)
         for (size_t t = 0; t < nt; t++) {
@@ -227,7 +235,8 @@ MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t nt,
                 sums[h][t] = AVX2_SCALED(sums[h][t], p[h].sum[i], avx2_dword(y + 2 * i));
         }
     for (size_t h = 0; h < 2; h++)
-        for (size_t t = 0; t < nt; t++) isum[h][t] = kind.has_off ? sums[h][t] : _mm256_setzero_si256();
+        for (size_t t = 0; t < nt; t++)
+            isum[h][t] = kind.has_off ? sums[h][t] : _mm256_setzero_si256();
     avx2_tile256(kind, p, nt, x, isum);
 #pragma GCC unroll 4
     for (size_t t = 0; t < nt; t++) {
@@ -235,7 +244,8 @@ MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t nt,
         for (size_t h = 0; h < 2; h++) {
             float *o = out + t * out_stride + 8 * h;
             __m256 sum = _mm256_mul_ps(_mm256_cvtepi32_ps(isum[h][t]), p[h].d);
-            if (kind.has_min) sum = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(sums[h][t]), p[h].dmin, sum);
+            if (kind.has_min)
+                sum = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(sums[h][t]), p[h].dmin, sum);
             __m256 acc = first ? _mm256_setzero_ps() : _mm256_loadu_ps(o);
             _mm256_storeu_ps(o, _mm256_fmadd_ps(sum, yd, acc));
         }
@@ -243,8 +253,9 @@ MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t nt,
 }
 
 /* nt activation rows, at most AVX2_TILE; n valid rows of the 16 */
-MOE_INLINE void avx2_tiles256(avx2_kind kind, const avx2_panel *p, size_t n, size_t nt, const block_x_q8_K *const *x,
-                              int first, float *out, size_t out_stride) {
+MOE_INLINE void avx2_tiles256(avx2_kind kind, const avx2_panel *p, size_t n, size_t nt,
+                              const block_x_q8_K *const *x, int first, float *out,
+                              size_t out_stride) {
     float edge[AVX2_TILE][16], *o = out;
     size_t stride = out_stride, t = 0;
     if (n < 16) { /* a place for all 16 rows */
@@ -254,7 +265,8 @@ MOE_INLINE void avx2_tiles256(avx2_kind kind, const avx2_panel *p, size_t n, siz
     if (nt == AVX2_TILE) {
         avx2_tile256_out(kind, p, AVX2_TILE, x, first, o, stride);
     } else {
-        for (; t + 2 <= nt; t += 2) avx2_tile256_out(kind, p, 2, x + t, first, o + t * stride, stride);
+        for (; t + 2 <= nt; t += 2)
+            avx2_tile256_out(kind, p, 2, x + t, first, o + t * stride, stride);
         if (t < nt) avx2_tile256_out(kind, p, 1, x + t, first, o + t * stride, stride);
     }
     if (n < 16)
@@ -282,8 +294,11 @@ MOE_INLINE void avx2_many256(const moe_mul *m, avx2_kind kind, avx2_unpack256 *u
                     const block_x_q8_K *x[AVX2_TILE];
                     size_t nt = t1 - t < AVX2_TILE ? t1 - t : AVX2_TILE;
                     for (size_t i = 0; i < nt; i++)
-                        x[i] = (const block_x_q8_K *)((const uint8_t *)m->x + (t + i) * m->x_stride) + b;
-                    avx2_tiles256(kind, p, n, nt, x, b == 0, m->out + t * m->out_stride + r0, m->out_stride);
+                        x[i] =
+                            (const block_x_q8_K *)((const uint8_t *)m->x + (t + i) * m->x_stride) +
+                            b;
+                    avx2_tiles256(kind, p, n, nt, x, b == 0, m->out + t * m->out_stride + r0,
+                                  m->out_stride);
                 }
             }
         }
@@ -291,8 +306,8 @@ MOE_INLINE void avx2_many256(const moe_mul *m, avx2_kind kind, avx2_unpack256 *u
 }
 
 /* any type whose q + off is a byte, by its `unpack` */
-MOE_INLINE void avx2_unpack_any256(const uint8_t *const *row, avx2_kind kind, int off, moe_unpack256 *unpack,
-                                   avx2_panel *p) {
+MOE_INLINE void avx2_unpack_any256(const uint8_t *const *row, avx2_kind kind, int off,
+                                   moe_unpack256 *unpack, avx2_panel *p) {
     moe_block256 u;
     int8_t q[8][256];
     const uint8_t *rows[8];
@@ -316,22 +331,23 @@ MOE_INLINE void avx2_unpack_any256(const uint8_t *const *row, avx2_kind kind, in
 }
 
 /* mul_mat_avx2_NAME from dot_avx2_NAME and panel_avx2_NAME */
-#define AVX2_MUL_256(NAME, group, steps, has_off)                                                        \
-    static void mul_mat_avx2_##NAME(const moe_mul *m) {                                                  \
-        const avx2_kind kind = {sizeof(block_##NAME), group, steps, MOE_HAS_MIN_##NAME, has_off};        \
-        if (m->n_x < AVX2_MANY) avx2_few256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, dot_avx2_##NAME); \
-        else avx2_many256(m, kind, panel_avx2_##NAME);                                                   \
+#define AVX2_MUL_256(NAME, group, steps, has_off)                                                 \
+    static void mul_mat_avx2_##NAME(const moe_mul *m) {                                           \
+        const avx2_kind kind = {sizeof(block_##NAME), group, steps, MOE_HAS_MIN_##NAME, has_off}; \
+        if (m->n_x < AVX2_MANY)                                                                   \
+            avx2_few256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, dot_avx2_##NAME);            \
+        else avx2_many256(m, kind, panel_avx2_##NAME);                                            \
     }
 
 /* the same from unpack_NAME alone */
-#define AVX2_MUL_ANY_256(NAME, steps, off)                                                     \
-    MOE_INLINE avx2_part dot_avx2_##NAME(const void *block, const block_x_q8_K *x) {           \
-        return avx2_dot_unpacked(block, x, MOE_HAS_MIN_##NAME, unpack_##NAME);                 \
-    }                                                                                          \
-    MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {              \
+#define AVX2_MUL_ANY_256(NAME, steps, off)                                                      \
+    MOE_INLINE avx2_part dot_avx2_##NAME(const void *block, const block_x_q8_K *x) {            \
+        return avx2_dot_unpacked(block, x, MOE_HAS_MIN_##NAME, unpack_##NAME);                  \
+    }                                                                                           \
+    MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {               \
         const avx2_kind kind = {sizeof(block_##NAME), 16, steps, MOE_HAS_MIN_##NAME, off != 0}; \
-        avx2_unpack_any256(row, kind, off, unpack_##NAME, p);                                  \
-    }                                                                                          \
+        avx2_unpack_any256(row, kind, off, unpack_##NAME, p);                                   \
+    }                                                                                           \
     AVX2_MUL_256(NAME, 16, steps, off != 0)
 
 #endif

@@ -1,8 +1,8 @@
 /* Matrix products on AVX2 of the types with small blocks; the plan is that of mul_avx2.h.
  *
- * A type gives `bytes_avx2_NAME`: 32 weights, the i-th of a row, as bytes, q + off (or q itself where steps
- * is 0: multiplied by way of absolute values). Where `halves` is 1 a scale belongs to 16 weights (NVFP4):
- * d to the first 16, m to the others. */
+ * A type gives `bytes_avx2_NAME`: 32 weights, the i-th of a row, as bytes, q + off (or q itself
+ * where steps is 0: multiplied by way of absolute values). Where `halves` is 1 a scale belongs to
+ * 16 weights (NVFP4): d to the first 16, m to the others. */
 #ifndef MOE_MUL_AVX2_GROUPS_H
 #define MOE_MUL_AVX2_GROUPS_H
 #include "mul_avx2.h"
@@ -26,9 +26,10 @@ MOE_INLINE __m256i avx2_pairs(int steps, __m256i w, __m256i y) {
     return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(y, w));
 }
 
-/* acc += (sum - off * sum of y) * d * yd, then m * s, of 32-block i of x; block sums are whole numbers below 2^24 */
-MOE_INLINE __m256 avx2_group_out(avx2_group_kind kind, __m256 sum, __m256 d, __m256 m, moe_x_q8_0 x, size_t i,
-                                 __m256 acc) {
+/* acc += (sum - off * sum of y) * d * yd, then m * s, of 32-block i of x; block sums are whole
+ * numbers below 2^24 */
+MOE_INLINE __m256 avx2_group_out(avx2_group_kind kind, __m256 sum, __m256 d, __m256 m, moe_x_q8_0 x,
+                                 size_t i, __m256 acc) {
     if (kind.off) sum = _mm256_sub_ps(sum, _mm256_set1_ps((float)(kind.off * x.sum[i])));
     acc = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_set1_ps(x.d[i])), acc);
     return kind.has_min ? _mm256_fmadd_ps(m, _mm256_set1_ps(x.s[i]), acc) : acc;
@@ -45,7 +46,8 @@ MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_byt
     enum { BLOCKS = 128, PLACES = 8 * BLOCKS + 8 };
     float sums[PLACES], d[PLACES], mins[PLACES];
     const __m256i ones = _mm256_set1_epi16(1);
-    size_t n_blocks = m->n_in / 32, max_blocks = kind.halves ? BLOCKS / 2 : BLOCKS, n_at_once = kind.halves ? 4 : 8;
+    size_t n_blocks = m->n_in / 32, max_blocks = kind.halves ? BLOCKS / 2 : BLOCKS,
+           n_at_once = kind.halves ? 4 : 8;
     for (size_t t = 0; t < m->n_x; t++) {
         moe_x_q8_0 x = moe_x_q8_0_at(m->n_in, (const uint8_t *)m->x + t * m->x_stride);
         for (size_t r0 = 0; r0 < m->n_rows; r0 += 8) {
@@ -59,11 +61,13 @@ MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_byt
                     size_t now = n * nb - i < n_at_once ? n * nb - i : n_at_once;
                     __m256i sum[8];
                     for (size_t k = 0; k < n_at_once * kind.bytes; k += 64)
-                        _mm_prefetch((const char *)w + (b0 + b) * kind.bytes + AVX2_AHEAD + k, _MM_HINT_T0);
+                        _mm_prefetch((const char *)w + (b0 + b) * kind.bytes + AVX2_AHEAD + k,
+                                     _MM_HINT_T0);
                     for (size_t k = now; k < n_at_once; k++) sum[k] = _mm256_setzero_si256();
                     for (size_t k = 0; k < now; k++) {
                         avx2_group g = bytes(w, b0 + b);
-                        __m256i pairs = avx2_pairs(kind.steps, g.bytes, avx2_load(x.q + 32 * (b0 + b)));
+                        __m256i pairs =
+                            avx2_pairs(kind.steps, g.bytes, avx2_load(x.q + 32 * (b0 + b)));
                         sum[k] = _mm256_madd_epi16(pairs, ones);
                         *d_at++ = g.d;
                         if (kind.has_min) *mins_at++ = g.m;
@@ -81,8 +85,8 @@ MOE_INLINE void avx2_few_groups(const moe_mul *m, avx2_group_kind kind, avx2_byt
                     avx2_float_columns(d + b, n_sums, d4);
                     if (kind.has_min) avx2_float_columns(mins + b, n_sums, min4);
                     for (size_t k = 0; k < 4 && b + k < n_sums; k++)
-                        acc = avx2_group_out(kind, sum4[k], d4[k], kind.has_min ? min4[k] : d4[k], x,
-                                             b0 + (kind.halves ? (b + k) / 2 : b + k), acc);
+                        acc = avx2_group_out(kind, sum4[k], d4[k], kind.has_min ? min4[k] : d4[k],
+                                             x, b0 + (kind.halves ? (b + k) / 2 : b + k), acc);
                 }
             }
             float out[8];
@@ -97,8 +101,8 @@ typedef struct avx2_group_panel { /* up to 8 blocks of 8 rows; lane = row */
     __m256 d[8], m[8];
 } avx2_group_panel;
 
-MOE_INLINE void avx2_unpack_groups(const uint8_t *const *row, size_t b0, size_t nb, avx2_group_kind kind,
-                                   avx2_bytes *bytes, avx2_group_panel *p) {
+MOE_INLINE void avx2_unpack_groups(const uint8_t *const *row, size_t b0, size_t nb,
+                                   avx2_group_kind kind, avx2_bytes *bytes, avx2_group_panel *p) {
     for (size_t b = 0; b < nb; b++) {
         uint8_t q[8][32];
         const uint8_t *q_row[8];
@@ -116,8 +120,9 @@ MOE_INLINE void avx2_unpack_groups(const uint8_t *const *row, size_t b0, size_t 
 }
 
 /* 16 rows (two panels) times nt activation rows: out[t * out_stride + row] += ... */
-MOE_INLINE void avx2_tile_groups_out(avx2_group_kind kind, const avx2_group_panel *p, size_t b0, size_t nb, size_t nt,
-                                     const moe_x_q8_0 *x, float *out, size_t out_stride) {
+MOE_INLINE void avx2_tile_groups_out(avx2_group_kind kind, const avx2_group_panel *p, size_t b0,
+                                     size_t nb, size_t nt, const moe_x_q8_0 *x, float *out,
+                                     size_t out_stride) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256 acc[2][AVX2_TILE];
     for (size_t h = 0; h < 2; h++)
@@ -142,22 +147,24 @@ MOE_INLINE void avx2_tile_groups_out(avx2_group_kind kind, const avx2_group_pane
                         isum[h][t] = s % last < steps ? part : _mm256_add_epi32(isum[h][t], part);
                     }
                     if (kind.halves && s == 3)
-                        acc[h][t] = avx2_group_out(kind, _mm256_cvtepi32_ps(isum[h][t]), p[h].d[b], p[h].d[b], x[t],
-                                                   b0 + b, acc[h][t]);
+                        acc[h][t] = avx2_group_out(kind, _mm256_cvtepi32_ps(isum[h][t]), p[h].d[b],
+                                                   p[h].d[b], x[t], b0 + b, acc[h][t]);
                 }
             }
         for (size_t t = 0; t < nt; t++)
             for (size_t h = 0; h < 2; h++)
-                acc[h][t] = avx2_group_out(kind, _mm256_cvtepi32_ps(isum[h][t]), kind.halves ? p[h].m[b] : p[h].d[b],
-                                           kind.has_min ? p[h].m[b] : p[h].d[b], x[t], b0 + b, acc[h][t]);
+                acc[h][t] = avx2_group_out(
+                    kind, _mm256_cvtepi32_ps(isum[h][t]), kind.halves ? p[h].m[b] : p[h].d[b],
+                    kind.has_min ? p[h].m[b] : p[h].d[b], x[t], b0 + b, acc[h][t]);
     }
     for (size_t t = 0; t < nt; t++)
         for (size_t h = 0; h < 2; h++) _mm256_storeu_ps(out + t * out_stride + 8 * h, acc[h][t]);
 }
 
 /* nt activation rows, at most AVX2_TILE; n valid rows of the 16 */
-MOE_INLINE void avx2_tiles_groups(avx2_group_kind kind, const avx2_group_panel *p, size_t b0, size_t nb, size_t n,
-                                  size_t nt, const moe_x_q8_0 *x, float *out, size_t out_stride) {
+MOE_INLINE void avx2_tiles_groups(avx2_group_kind kind, const avx2_group_panel *p, size_t b0,
+                                  size_t nb, size_t n, size_t nt, const moe_x_q8_0 *x, float *out,
+                                  size_t out_stride) {
     float edge[AVX2_TILE][16], *o = out;
     size_t stride = out_stride, t = 0;
     if (n < 16) { /* a place for all 16 rows */
@@ -167,7 +174,8 @@ MOE_INLINE void avx2_tiles_groups(avx2_group_kind kind, const avx2_group_panel *
     if (nt == AVX2_TILE) {
         avx2_tile_groups_out(kind, p, b0, nb, AVX2_TILE, x, o, stride);
     } else {
-        for (; t + 2 <= nt; t += 2) avx2_tile_groups_out(kind, p, b0, nb, 2, x + t, o + t * stride, stride);
+        for (; t + 2 <= nt; t += 2)
+            avx2_tile_groups_out(kind, p, b0, nb, 2, x + t, o + t * stride, stride);
         if (t < nt) avx2_tile_groups_out(kind, p, b0, nb, 1, x + t, o + t * stride, stride);
     }
     if (n < 16)
@@ -195,8 +203,10 @@ MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_by
                     moe_x_q8_0 x[AVX2_TILE];
                     size_t nt = t1 - t < AVX2_TILE ? t1 - t : AVX2_TILE;
                     for (size_t k = 0; k < nt; k++)
-                        x[k] = moe_x_q8_0_at(m->n_in, (const uint8_t *)m->x + (t + k) * m->x_stride);
-                    avx2_tiles_groups(kind, p, b0, nb, n, nt, x, m->out + t * m->out_stride + r0, m->out_stride);
+                        x[k] =
+                            moe_x_q8_0_at(m->n_in, (const uint8_t *)m->x + (t + k) * m->x_stride);
+                    avx2_tiles_groups(kind, p, b0, nb, n, nt, x, m->out + t * m->out_stride + r0,
+                                      m->out_stride);
                 }
             }
         }
@@ -204,11 +214,11 @@ MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_by
 }
 
 /* mul_mat_avx2_NAME from bytes_avx2_NAME */
-#define AVX2_MUL_GROUPS(NAME, bytes, halves, steps, off)                                     \
-    static void mul_mat_avx2_##NAME(const moe_mul *m) {                                      \
-        const avx2_group_kind kind = {bytes, halves, steps, off, MOE_HAS_MIN_##NAME};        \
-        if (m->n_x < AVX2_MANY) avx2_few_groups(m, kind, bytes_avx2_##NAME);                 \
-        else avx2_many_groups(m, kind, bytes_avx2_##NAME);                                   \
+#define AVX2_MUL_GROUPS(NAME, bytes, halves, steps, off)                              \
+    static void mul_mat_avx2_##NAME(const moe_mul *m) {                               \
+        const avx2_group_kind kind = {bytes, halves, steps, off, MOE_HAS_MIN_##NAME}; \
+        if (m->n_x < AVX2_MANY) avx2_few_groups(m, kind, bytes_avx2_##NAME);          \
+        else avx2_many_groups(m, kind, bytes_avx2_##NAME);                            \
     }
 
 /* 16 bytes -> their low nibbles, then their high ones */
@@ -220,8 +230,8 @@ MOE_INLINE __m256i avx2_nibbles(const void *p) {
 
 /* bit i of v as byte i, 16 or 0 */
 MOE_INLINE __m256i avx2_bits_to_16(uint32_t v) {
-    const __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
-                                        2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2,
+                                        2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
     __m256i set = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)v), at), bit);
     return _mm256_and_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(16));

@@ -1,4 +1,5 @@
-/* Dequantizing and matrix products derived from a type's `unpack`, in plain C for every instruction set.
+/* Dequantizing and matrix products derived from a type's `unpack`, in plain C for every instruction
+ * set.
  *
  * Rows are taken in panels: a block of each row is unpacked once and multiplied with all activation
  * rows; `out` holds the running sums. One row or many, the sums are those of moe_table.h. */
@@ -6,19 +7,22 @@
 #define MOE_MUL_GENERIC_H
 #include "quants/all.h"
 
-#define MOE_PANEL 8 /* rows unpacked at a time; a panel of 256-blocks stays in the first-level cache */
+#define MOE_PANEL \
+    8 /* rows unpacked at a time; a panel of 256-blocks stays in the first-level cache */
 
 /* ---- 256-weight types ---- */
 
 typedef void moe_unpack256(const void *block, moe_block256 *u);
 
-MOE_INLINE void moe_dequantize256(size_t n, const void *w, float *y, size_t bytes, int has_min, moe_unpack256 *unpack) {
+MOE_INLINE void moe_dequantize256(size_t n, const void *w, float *y, size_t bytes, int has_min,
+                                  moe_unpack256 *unpack) {
     moe_block256 u;
     for (size_t b = 0; b < n / 256; b++, y += 256) {
         unpack((const uint8_t *)w + b * bytes, &u);
         for (size_t g = 0; g < 16; g++) {
             float d = u.d * (float)u.sc[g], m = has_min ? u.dmin * (float)u.mn[g] : 0.0f;
-            for (size_t i = 16 * g; i < 16 * g + 16; i++) y[i] = has_min ? d * (float)u.q[i] - m : d * (float)u.q[i];
+            for (size_t i = 16 * g; i < 16 * g + 16; i++)
+                y[i] = has_min ? d * (float)u.q[i] - m : d * (float)u.q[i];
         }
     }
 }
@@ -42,7 +46,8 @@ MOE_INLINE void moe_mul256(const moe_mul *m, size_t bytes, int has_min, moe_unpa
         for (size_t b = 0; b < m->n_in / 256; b++) {
             for (size_t r = 0; r < n; r++) unpack(w + r * m->w_stride + b * bytes, &u[r]);
             for (size_t t = 0; t < m->n_x; t++) {
-                const block_x_q8_K *x = (const block_x_q8_K *)((const uint8_t *)m->x + t * m->x_stride) + b;
+                const block_x_q8_K *x =
+                    (const block_x_q8_K *)((const uint8_t *)m->x + t * m->x_stride) + b;
                 float *out = m->out + t * m->out_stride + r0;
                 for (size_t r = 0; r < n; r++) {
                     float acc = b ? out[r] : 0.0f;
@@ -59,12 +64,12 @@ MOE_INLINE void moe_mul256(const moe_mul *m, size_t bytes, int has_min, moe_unpa
     }
 }
 
-#define MOE_DERIVE_256(NAME)                                                              \
-    static void dequantize_row_##NAME(size_t n, const void *w, float *y) {                \
+#define MOE_DERIVE_256(NAME)                                                                 \
+    static void dequantize_row_##NAME(size_t n, const void *w, float *y) {                   \
         moe_dequantize256(n, w, y, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, unpack_##NAME); \
-    }                                                                                     \
-    static void mul_mat_##NAME(const moe_mul *m) {                                        \
-        moe_mul256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, unpack_##NAME);           \
+    }                                                                                        \
+    static void mul_mat_##NAME(const moe_mul *m) {                                           \
+        moe_mul256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, unpack_##NAME);              \
     }
 
 MOE_DERIVE_256(Q2_K)
@@ -92,11 +97,13 @@ MOE_INLINE void moe_dequantize_groups(size_t n, const void *w, float *y, size_t 
     moe_group u;
     for (size_t i = 0; i < n / size; i++, y += size) {
         unpack(w, i, &u);
-        for (size_t k = 0; k < size; k++) y[k] = has_min ? u.d * (float)u.q[k] + u.m : u.d * (float)u.q[k];
+        for (size_t k = 0; k < size; k++)
+            y[k] = has_min ? u.d * (float)u.q[k] + u.m : u.d * (float)u.q[k];
     }
 }
 
-MOE_INLINE void moe_mul_groups(const moe_mul *m, size_t size, int has_min, moe_unpack_group *unpack) {
+MOE_INLINE void moe_mul_groups(const moe_mul *m, size_t size, int has_min,
+                               moe_unpack_group *unpack) {
     moe_group u[MOE_PANEL];
     for (size_t r0 = 0; r0 < m->n_rows; r0 += MOE_PANEL) {
         size_t n = m->n_rows - r0 < MOE_PANEL ? m->n_rows - r0 : MOE_PANEL;
@@ -118,11 +125,13 @@ MOE_INLINE void moe_mul_groups(const moe_mul *m, size_t size, int has_min, moe_u
     }
 }
 
-#define MOE_DERIVE_GROUPS(NAME, size)                                           \
-    static void dequantize_row_##NAME(size_t n, const void *w, float *y) {      \
+#define MOE_DERIVE_GROUPS(NAME, size)                                            \
+    static void dequantize_row_##NAME(size_t n, const void *w, float *y) {       \
         moe_dequantize_groups(n, w, y, size, MOE_HAS_MIN_##NAME, unpack_##NAME); \
-    }                                                                           \
-    static void mul_mat_##NAME(const moe_mul *m) { moe_mul_groups(m, size, MOE_HAS_MIN_##NAME, unpack_##NAME); }
+    }                                                                            \
+    static void mul_mat_##NAME(const moe_mul *m) {                               \
+        moe_mul_groups(m, size, MOE_HAS_MIN_##NAME, unpack_##NAME);              \
+    }
 
 MOE_DERIVE_GROUPS(Q4_0, 32)
 MOE_DERIVE_GROUPS(Q4_1, 32)
@@ -145,7 +154,8 @@ typedef v16f moe_load16(const void *row, size_t k, size_t n);
 #define MOE_FLOAT_ROWS 2
 #define MOE_FLOAT_TILE 3
 #endif
-#define MOE_FLOAT_X_BLOCK 48 /* activation rows that pass all weights at a time: they stay in L2 */
+#define MOE_FLOAT_X_BLOCK 48 /* activation rows that pass all weights at a time: they stay in L2 \
+                              */
 
 MOE_INLINE void moe_dequantize_floats(size_t n, const void *w, float *y, moe_load16 *load) {
     for (size_t k = 0; k < n; k += 16) {
@@ -155,8 +165,10 @@ MOE_INLINE void moe_dequantize_floats(size_t n, const void *w, float *y, moe_loa
 }
 
 /* nr rows from r on, nt activation rows from t on; both 1 or more */
-MOE_INLINE void moe_tile_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt, moe_load16 *load) {
-    const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride, *x = (const uint8_t *)m->x + t * m->x_stride;
+MOE_INLINE void moe_tile_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt,
+                                moe_load16 *load) {
+    const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride,
+                  *x = (const uint8_t *)m->x + t * m->x_stride;
     v16f acc[4][4];
     for (size_t i = 0; i < nr; i++)
         for (size_t j = 0; j < nt; j++) acc[i][j] = v16_zero();
@@ -173,14 +185,17 @@ MOE_INLINE void moe_tile_floats(const moe_mul *m, size_t r, size_t nr, size_t t,
         for (size_t j = 0; j < nt; j++) {
             size_t n = m->n_in - k;
             const float *xk = (const float *)(x + j * m->x_stride) + k;
-            if (n) acc[i][j] = v16_madd(load(w + i * m->w_stride, k, n), v16_load_n(xk, n), acc[i][j]);
+            if (n)
+                acc[i][j] = v16_madd(load(w + i * m->w_stride, k, n), v16_load_n(xk, n), acc[i][j]);
             m->out[(t + j) * m->out_stride + r + i] = v16_hsum(acc[i][j]);
         }
 }
 
 /* activation rows t .. t1-1 with nr rows of weights from r on */
-MOE_INLINE void moe_rows_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t t1, moe_load16 *load) {
-    for (; t + MOE_FLOAT_TILE <= t1; t += MOE_FLOAT_TILE) moe_tile_floats(m, r, nr, t, MOE_FLOAT_TILE, load);
+MOE_INLINE void moe_rows_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t t1,
+                                moe_load16 *load) {
+    for (; t + MOE_FLOAT_TILE <= t1; t += MOE_FLOAT_TILE)
+        moe_tile_floats(m, r, nr, t, MOE_FLOAT_TILE, load);
     for (; t < t1; t++) moe_tile_floats(m, r, nr, t, 1, load);
 }
 

@@ -1,8 +1,8 @@
 /* What all weight types share: the unpacked form of a block, and how a type is declared.
  *
- * A type's header gives its byte map, its packed struct and one `unpack` function that turns a block
- * into integers. Dequantizing and multiplying are derived from that (../mul_generic.h). simd/<isa>.h is
- * included before: float and half conversions come from there. */
+ * A type's header gives its byte map, its packed struct and one `unpack` function that turns a
+ * block into integers. Dequantizing and multiplying are derived from that (../mul_generic.h).
+ * simd/<isa>.h is included before: float and half conversions come from there. */
 #ifndef MOE_QUANTS_BLOCK_H
 #define MOE_QUANTS_BLOCK_H
 #include <stddef.h>

@@ -2,8 +2,9 @@
  *
  *   offset  bytes  field
  *        0     32  qs      low 8 bits of 32 grid indices
- *       32     16  qh      4 bits an index, low nibble first: 3 high bits of the index, sign of delta
- *       48      8  scales  4 words of 16 bits: 4 x 3 bits of scale, on top 4 bits of d (fp16), low bits first
+ *       32     16  qh      4 bits an index, low nibble first: 3 high bits of the index, sign of
+ * delta 48      8  scales  4 words of 16 bits: 4 x 3 bits of scale, on top 4 bits of d (fp16), low
+ * bits first
  *
  *   w[i] = d * (2*scale[i/16] + 1) * (grid[index[i/8]][i%8] +- 1/8),  grid as in IQ1_S
  *

@@ -3,7 +3,8 @@
  *   offset  bytes  field
  *        0      2  d   fp16
  *        2     32  qs  low 8 bits of 32 grid indices
- *       34     16  qh  16 bits a sub-block: 4 x 3 high bits of the indices, 3 bits of scale, sign of delta
+ *       34     16  qh  16 bits a sub-block: 4 x 3 high bits of the indices, 3 bits of scale, sign
+ * of delta
  *
  *   w[i] = d * (2*scale[i/32] + 1) * (grid[index[i/8]][i%8] +- 1/8),  grid values -1, 0, 1
  *
@@ -29,7 +30,8 @@ MOE_INLINE void unpack_IQ1_S(const void *block, moe_block256 *u) {
         uint32_t high = moe_load_u16(b->qh + 2 * g);
         u->sc[2 * g] = u->sc[2 * g + 1] = (int16_t)(2 * (high >> 12 & 7) + 1);
         for (size_t j = 0; j < 4; j++)
-            moe_shifted8(moe_grid_iq1[b->qs[4 * g + j] | (high >> 3 * j & 7) << 8], high >> 15, u->q + 32 * g + 8 * j);
+            moe_shifted8(moe_grid_iq1[b->qs[4 * g + j] | (high >> 3 * j & 7) << 8], high >> 15,
+                         u->q + 32 * g + 8 * j);
     }
     u->d = moe_load_half(&b->d) * 0.125f;
 }

@@ -22,7 +22,8 @@ typedef struct MOE_PACKED {
 #define MOE_HAS_MIN_IQ2_S 0
 MOE_INLINE void unpack_IQ2_S(const void *block, moe_block256 *u) {
     const block_IQ2_S *b = block;
-    for (size_t g = 0; g < 16; g++) u->sc[g] = (int16_t)(2 * (b->scales[g / 2] >> 4 * (g % 2) & 15) + 1);
+    for (size_t g = 0; g < 16; g++)
+        u->sc[g] = (int16_t)(2 * (b->scales[g / 2] >> 4 * (g % 2) & 15) + 1);
     for (size_t j = 0; j < 32; j++) {
         uint32_t index = b->qs[j] | (b->qh[j / 4] >> 2 * (j % 4) & 3u) << 8;
         moe_signed8(moe_grid_iq2_s[index], b->signs[j], u->q + 8 * j);

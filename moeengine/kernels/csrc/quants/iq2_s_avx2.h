@@ -4,8 +4,9 @@ MOE_INLINE void prepare_avx2_IQ2_S(const void *block, avx2_grid_block *u) {
     const __m256i to_bit_8 = _mm256_set1_epi64x(0x0004001000400100); /* 2^(8-2j) for index j of 4 */
     for (size_t k = 0; k < 2; k++) {
         __m256i low = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(b->qs + 16 * k)));
-        const __m256i four_times = _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 1, -1, 1, -1, 1, -1, 1, -1,
-                                                    2, -1, 2, -1, 2, -1, 2, -1, 3, -1, 3, -1, 3, -1, 3, -1);
+        const __m256i four_times =
+            _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 1, -1, 1, -1, 1, -1, 1, -1, 2, -1, 2, -1,
+                             2, -1, 2, -1, 3, -1, 3, -1, 3, -1, 3, -1);
         __m256i high = _mm256_shuffle_epi8(avx2_dword(b->qh + 4 * k), four_times);
         high = _mm256_and_si256(_mm256_mullo_epi16(high, to_bit_8), _mm256_set1_epi16(0x300));
         _mm256_storeu_si256((__m256i *)(u->i + 16 * k), _mm256_or_si256(low, high));

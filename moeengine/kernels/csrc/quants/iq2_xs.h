@@ -18,7 +18,8 @@ typedef struct MOE_PACKED {
 #define MOE_HAS_MIN_IQ2_XS 0
 MOE_INLINE void unpack_IQ2_XS(const void *block, moe_block256 *u) {
     const block_IQ2_XS *b = block;
-    for (size_t g = 0; g < 16; g++) u->sc[g] = (int16_t)(2 * (b->scales[g / 2] >> 4 * (g % 2) & 15) + 1);
+    for (size_t g = 0; g < 16; g++)
+        u->sc[g] = (int16_t)(2 * (b->scales[g / 2] >> 4 * (g % 2) & 15) + 1);
     for (size_t j = 0; j < 32; j++) {
         uint16_t v = moe_load_u16(b->qs + 2 * j);
         moe_signed8(moe_grid_iq2_xs[v & 511], moe_signs7[v >> 9], u->q + 8 * j);

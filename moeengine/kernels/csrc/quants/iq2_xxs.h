@@ -2,8 +2,8 @@
  *
  *   offset  bytes  field
  *        0      2  d   fp16
- *        2     64  qs  8 bytes a sub-block: 4 grid indices (8 bits), then a 32-bit word: 4 x 7 sign bits,
- *                      on top 4 bits of scale. The eighth sign makes the number of minuses even.
+ *        2     64  qs  8 bytes a sub-block: 4 grid indices (8 bits), then a 32-bit word: 4 x 7 sign
+ * bits, on top 4 bits of scale. The eighth sign makes the number of minuses even.
  *
  *   w[i] = d / 8 * (2*scale[i/32] + 1) * sign[i] * grid[index[i/8]][i%8]
  *
@@ -26,7 +26,8 @@ MOE_INLINE void unpack_IQ2_XXS(const void *block, moe_block256 *u) {
         uint32_t aux = moe_load_u32(b->qs + 8 * g + 4);
         u->sc[2 * g] = u->sc[2 * g + 1] = (int16_t)(2 * (aux >> 28) + 1);
         for (size_t j = 0; j < 4; j++)
-            moe_signed8(moe_grid_iq2_xxs[b->qs[8 * g + j]], moe_signs7[aux >> 7 * j & 127], u->q + 32 * g + 8 * j);
+            moe_signed8(moe_grid_iq2_xxs[b->qs[8 * g + j]], moe_signs7[aux >> 7 * j & 127],
+                        u->q + 32 * g + 8 * j);
     }
     u->d = moe_load_half(&b->d) * 0.125f;
 }

@@ -11,8 +11,8 @@ MOE_INLINE void prepare_avx2_IQ2_XXS(const void *block, avx2_grid_block *u) {
 MOE_INLINE avx2_grid grid_avx2_IQ2_XXS(const void *block, const avx2_grid_block *u, size_t g) {
     const uint8_t *i = ((const block_IQ2_XXS *)block)->qs + 8 * g;
     (void)u;
-    return (avx2_grid){avx2_grid8(moe_grid_iq2_xxs[i[0]], moe_grid_iq2_xxs[i[1]], moe_grid_iq2_xxs[i[2]],
-                                  moe_grid_iq2_xxs[i[3]]),
+    return (avx2_grid){avx2_grid8(moe_grid_iq2_xxs[i[0]], moe_grid_iq2_xxs[i[1]],
+                                  moe_grid_iq2_xxs[i[2]], moe_grid_iq2_xxs[i[3]]),
                        avx2_signs7(moe_load_u32(i + 4))};
 }
 

@@ -27,8 +27,9 @@ MOE_INLINE void unpack_IQ3_S(const void *block, moe_block256 *u) {
         for (size_t j = 0; j < 4; j++) {
             const uint8_t *low = b->qs + 8 * g + 2 * j;
             uint32_t high = (uint32_t)b->qh[g] >> 2 * j;
-            moe_signed44(moe_grid_iq3_s[low[0] | (high & 1) << 8], moe_grid_iq3_s[low[1] | (high & 2) << 7],
-                         b->signs[4 * g + j], u->q + 32 * g + 8 * j);
+            moe_signed44(moe_grid_iq3_s[low[0] | (high & 1) << 8],
+                         moe_grid_iq3_s[low[1] | (high & 2) << 7], b->signs[4 * g + j],
+                         u->q + 32 * g + 8 * j);
         }
     }
     u->d = moe_load_half(&b->d);

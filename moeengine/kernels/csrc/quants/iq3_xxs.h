@@ -3,7 +3,8 @@
  *   offset  bytes  field
  *        0      2  d       fp16
  *        2     64  qs      8-bit grid indices
- *       66     32  scales  a 32-bit word a sub-block: 4 x 7 sign bits as in IQ2_XXS, on top 4 bits of scale
+ *       66     32  scales  a 32-bit word a sub-block: 4 x 7 sign bits as in IQ2_XXS, on top 4 bits
+ * of scale
  *
  *   w[i] = d / 4 * (2*scale[i/32] + 1) * sign[i] * grid[index[i/4]][i%4]
  *
@@ -31,8 +32,8 @@ MOE_INLINE void unpack_IQ3_XXS(const void *block, moe_block256 *u) {
         u->sc[2 * g] = u->sc[2 * g + 1] = (int16_t)(2 * (aux >> 28) + 1);
         for (size_t j = 0; j < 4; j++) {
             const uint8_t *index = b->qs + 8 * g + 2 * j;
-            moe_signed44(moe_grid_iq3_xxs[index[0]], moe_grid_iq3_xxs[index[1]], moe_signs7[aux >> 7 * j & 127],
-                         u->q + 32 * g + 8 * j);
+            moe_signed44(moe_grid_iq3_xxs[index[0]], moe_grid_iq3_xxs[index[1]],
+                         moe_signs7[aux >> 7 * j & 127], u->q + 32 * g + 8 * j);
         }
     }
     u->d = moe_load_half(&b->d) * 0.25f;

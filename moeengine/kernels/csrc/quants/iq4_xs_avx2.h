@@ -1,6 +1,7 @@
 /* IQ4_XS on AVX2. Values up to 127 do not fit an unsigned byte product: panels are signed. */
 MOE_INLINE __m256i avx2_iq4_xs_bytes(const block_IQ4_XS *b, size_t g) {
-    __m256i values = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)moe_values_iq4_nl));
+    __m256i values =
+        _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)moe_values_iq4_nl));
     return _mm256_shuffle_epi8(values, avx2_nibbles(b->qs + 16 * g));
 }
 

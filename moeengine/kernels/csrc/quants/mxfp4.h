@@ -6,7 +6,8 @@
  *
  *   w[i] = 2^(e - 128) * values[q[i]],  values: twice the e2m1 values, 0 .. 12 and their negatives
  *
- * Source: ggml-common.h, block_mxfp4; OCP Microscaling Formats 1.0.  Oracle in tests: gguf.quants.MXFP4.
+ * Source: ggml-common.h, block_mxfp4; OCP Microscaling Formats 1.0.  Oracle in tests:
+ * gguf.quants.MXFP4.
  */
 typedef struct MOE_PACKED {
     uint8_t e;

@@ -8,7 +8,8 @@
  *
  * A group is 16 weights here, so the kernels take two steps for one 32-block of activations.
  *
- * Source: ggml-common.h, block_nvfp4; ggml-impl.h for the scale.  Oracle in tests: gguf.quants.NVFP4.
+ * Source: ggml-common.h, block_nvfp4; ggml-impl.h for the scale.  Oracle in tests:
+ * gguf.quants.NVFP4.
  */
 typedef struct MOE_PACKED {
     uint8_t d[4];

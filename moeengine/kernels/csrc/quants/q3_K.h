@@ -2,10 +2,10 @@
  *
  *   offset  bytes  field
  *        0     32  hmask   high bit: byte i, bit j belongs to weight 32*j + i
- *       32     64  qs      low 2 bits: 32 bytes for 128 weights: byte i holds those of i, i+32, i+64, i+96
- *       96     12  scales  16 6-bit scales, packed: low 4 bits of scale i (i < 8) and i+8 in byte i;
- *                          high 2 bits of scales i, i+4, i+8, i+12 in byte 8+i (i < 4)
- *      108      2  d       fp16, scale of the sub-block scales
+ *       32     64  qs      low 2 bits: 32 bytes for 128 weights: byte i holds those of i, i+32,
+ * i+64, i+96 96     12  scales  16 6-bit scales, packed: low 4 bits of scale i (i < 8) and i+8 in
+ * byte i; high 2 bits of scales i, i+4, i+8, i+12 in byte 8+i (i < 4) 108      2  d       fp16,
+ * scale of the sub-block scales
  *
  *   w[i] = d * (scale[i/16] - 32) * (low[i] + 4*high[i] - 4)
  *
@@ -21,7 +21,8 @@ typedef struct MOE_PACKED {
 /* the 12 packed bytes -> 16 scales, 0 .. 63 */
 MOE_INLINE void moe_unpack_scales_q3_K(const uint8_t *packed, uint8_t *sc) {
     uint32_t a = moe_load_u32(packed), b = moe_load_u32(packed + 4), c = moe_load_u32(packed + 8);
-    uint32_t out[4] = {(a & 0x0f0f0f0f) | (c & 0x03030303) << 4, (b & 0x0f0f0f0f) | (c >> 2 & 0x03030303) << 4,
+    uint32_t out[4] = {(a & 0x0f0f0f0f) | (c & 0x03030303) << 4,
+                       (b & 0x0f0f0f0f) | (c >> 2 & 0x03030303) << 4,
                        (a >> 4 & 0x0f0f0f0f) | (c >> 4 & 0x03030303) << 4,
                        (b >> 4 & 0x0f0f0f0f) | (c >> 6 & 0x03030303) << 4};
     memcpy(sc, out, 16);

@@ -22,8 +22,8 @@ typedef struct MOE_PACKED {
 /* the 12 packed bytes -> 8 scales and 8 mins, 0 .. 63 */
 MOE_INLINE void moe_unpack_scales_k4(const uint8_t *packed, uint8_t *sc, uint8_t *mn) {
     uint32_t a = moe_load_u32(packed), b = moe_load_u32(packed + 4), c = moe_load_u32(packed + 8);
-    uint32_t out[4] = {a & 0x3f3f3f3f, (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030),
-                       b & 0x3f3f3f3f, (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)};
+    uint32_t out[4] = {a & 0x3f3f3f3f, (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030), b & 0x3f3f3f3f,
+                       (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)};
     memcpy(sc, out, 8);
     memcpy(mn, out + 2, 8);
 }

@@ -28,16 +28,20 @@ MOE_INLINE avx2_part dot_avx2_Q4_K(const void *block, const block_x_q8_K *x) {
         sum = AVX2_SCALED(sum, p1, avx2_spread16(sc, 2 * j + 1));
     }
     __m128i mins = _mm_madd_epi16(mn8, _mm_load_si128((const __m128i *)x->sum32));
-    return (avx2_part){sum, _mm256_zextsi128_si256(mins), moe_load_half(&b->d), moe_load_half(&b->dmin)};
+    return (avx2_part){sum, _mm256_zextsi128_si256(mins), moe_load_half(&b->d),
+                       moe_load_half(&b->dmin)};
 }
 
 /* scales and mins of 8 rows: dwords a, b, c of the packed bytes -> the panel */
 MOE_INLINE void avx2_panel_scales_k4(__m256i a, __m256i b, __m256i c, avx2_panel *p) {
-    const __m256i low6 = _mm256_set1_epi8(0x3f), low4 = _mm256_set1_epi8(15), two = _mm256_set1_epi8(0x30);
-    __m256i sc[2] = {_mm256_and_si256(a, low6), _mm256_or_si256(_mm256_and_si256(c, low4),
-                     _mm256_and_si256(_mm256_srli_epi32(a, 2), two))};
-    __m256i mn[2] = {_mm256_and_si256(b, low6), _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(c, 4), low4),
-                     _mm256_and_si256(_mm256_srli_epi32(b, 2), two))};
+    const __m256i low6 = _mm256_set1_epi8(0x3f), low4 = _mm256_set1_epi8(15),
+                  two = _mm256_set1_epi8(0x30);
+    __m256i sc[2] = {
+        _mm256_and_si256(a, low6),
+        _mm256_or_si256(_mm256_and_si256(c, low4), _mm256_and_si256(_mm256_srli_epi32(a, 2), two))};
+    __m256i mn[2] = {_mm256_and_si256(b, low6),
+                     _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(c, 4), low4),
+                                     _mm256_and_si256(_mm256_srli_epi32(b, 2), two))};
     for (int g = 0; g < 8; g++) p->sc[g] = avx2_byte_pair(sc[g / 4], g % 4, g % 4);
     for (int g = 0; g < 8; g += 2) p->sum[g / 2] = avx2_byte_pair(mn[g / 4], g % 4, g % 4 + 1);
 }

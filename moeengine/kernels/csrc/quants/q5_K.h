@@ -5,7 +5,8 @@
  *        2      2  dmin    fp16, scale of the sub-block mins
  *        4     12  scales  8 pairs (6-bit scale, 6-bit min), packed as in Q4_K
  *       16     32  qh      bit 4: byte i, bit j belongs to weight 32*j + i
- *       48    128  qs      low 4 bits: 32 bytes for 64 weights: low nibbles 0..31, high nibbles 32..63
+ *       48    128  qs      low 4 bits: 32 bytes for 64 weights: low nibbles 0..31, high
+ * nibbles 32..63
  *
  *   w[i] = d * scale[i/32] * q[i]  -  dmin * min[i/32]
  *

@@ -9,17 +9,21 @@ MOE_INLINE avx2_part dot_avx2_Q5_K(const void *block, const block_x_q8_K *x) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         __m256i v = avx2_load(b->qs + 32 * j);
-        __m256i h0 = j < 2 ? _mm256_slli_epi16(high, 4 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 4);
-        __m256i h1 = j < 2 ? _mm256_slli_epi16(high, 3 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 3);
+        __m256i h0 =
+            j < 2 ? _mm256_slli_epi16(high, 4 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 4);
+        __m256i h1 =
+            j < 2 ? _mm256_slli_epi16(high, 3 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 3);
         __m256i q0 = _mm256_or_si256(_mm256_and_si256(v, low), _mm256_and_si256(h0, bit4));
-        __m256i q1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v, 4), low), _mm256_and_si256(h1, bit4));
+        __m256i q1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v, 4), low),
+                                     _mm256_and_si256(h1, bit4));
         __m256i p0 = _mm256_maddubs_epi16(q0, avx2_load(x->q + 64 * j));
         __m256i p1 = _mm256_maddubs_epi16(q1, avx2_load(x->q + 64 * j + 32));
         sum = AVX2_SCALED(sum, p0, avx2_spread16(sc, 2 * j));
         sum = AVX2_SCALED(sum, p1, avx2_spread16(sc, 2 * j + 1));
     }
     __m128i mins = _mm_madd_epi16(mn8, _mm_load_si128((const __m128i *)x->sum32));
-    return (avx2_part){sum, _mm256_zextsi128_si256(mins), moe_load_half(&b->d), moe_load_half(&b->dmin)};
+    return (avx2_part){sum, _mm256_zextsi128_si256(mins), moe_load_half(&b->d),
+                       moe_load_half(&b->dmin)};
 }
 
 MOE_INLINE void panel_avx2_Q5_K(const uint8_t *const *row, avx2_panel *p) {
@@ -40,7 +44,8 @@ MOE_INLINE void panel_avx2_Q5_K(const uint8_t *const *row, avx2_panel *p) {
             __m256i h0 = f < 2 ? _mm256_slli_epi16(h, 4 - 2 * f) : _mm256_srli_epi16(h, 2 * f - 4);
             __m256i h1 = f < 2 ? _mm256_slli_epi16(h, 3 - 2 * f) : _mm256_srli_epi16(h, 2 * f - 3);
             p->u[j] = _mm256_or_si256(_mm256_and_si256(v[k], low), _mm256_and_si256(h0, bit4));
-            p->u[j + 8] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v[k], 4), low), _mm256_and_si256(h1, bit4));
+            p->u[j + 8] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v[k], 4), low),
+                                          _mm256_and_si256(h1, bit4));
         }
     }
 }

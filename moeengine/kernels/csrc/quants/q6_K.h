@@ -1,10 +1,10 @@
 /* Q6_K: 256 weights in 210 bytes; 16 sub-blocks of 16, 6 bits a weight.
  *
  *   offset  bytes  field
- *        0    128  ql      low 4 bits: 64 bytes for 128 weights: low nibbles 0..63, high nibbles 64..127
- *      128     64  qh      high 2 bits: 32 bytes for 128 weights: byte i holds those of i, i+32, i+64, i+96
- *      192     16  scales  int8
- *      208      2  d       fp16, scale of the sub-block scales
+ *        0    128  ql      low 4 bits: 64 bytes for 128 weights: low nibbles 0..63, high
+ * nibbles 64..127 128     64  qh      high 2 bits: 32 bytes for 128 weights: byte i holds those of
+ * i, i+32, i+64, i+96 192     16  scales  int8 208      2  d       fp16, scale of the sub-block
+ * scales
  *
  *   w[i] = d * scales[i/16] * (q[i] - 32)
  *

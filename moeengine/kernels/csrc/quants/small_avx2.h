@@ -29,13 +29,16 @@ MOE_INLINE avx2_group bytes_avx2_Q8_0(const void *row, size_t i) {
 
 MOE_INLINE avx2_group bytes_avx2_IQ4_NL(const void *row, size_t i) {
     const block_IQ4_NL *b = (const block_IQ4_NL *)row + i;
-    __m256i values = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)moe_values_iq4_nl));
-    return (avx2_group){_mm256_shuffle_epi8(values, avx2_nibbles(b->qs)), moe_load_half(&b->d), 0.0f};
+    __m256i values =
+        _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)moe_values_iq4_nl));
+    return (avx2_group){_mm256_shuffle_epi8(values, avx2_nibbles(b->qs)), moe_load_half(&b->d),
+                        0.0f};
 }
 
 MOE_INLINE avx2_group bytes_avx2_MXFP4(const void *row, size_t i) {
     const block_MXFP4 *b = (const block_MXFP4 *)row + i;
-    __m128i values = _mm_add_epi8(_mm_load_si128((const __m128i *)moe_values_mxfp4), _mm_set1_epi8(12));
+    __m128i values =
+        _mm_add_epi8(_mm_load_si128((const __m128i *)moe_values_mxfp4), _mm_set1_epi8(12));
     __m256i q = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), avx2_nibbles(b->qs));
     return (avx2_group){q, moe_e8m0_half(b->e), 0.0f};
 }

@@ -1,15 +1,15 @@
 /* TQ1_0: 256 weights in 54 bytes, ternary, 5 weights a byte in base 3.
  *
  *   offset  bytes  field
- *        0     48  qs  bytes 0..31: weights i, i+32, .. i+128; bytes 32..47: weights 160+i, +16, .. +64
- *       48      4  qh  4 weights a byte: 240+i, +4, .. +12
- *       52      2  d   fp16
+ *        0     48  qs  bytes 0..31: weights i, i+32, .. i+128; bytes 32..47: weights 160+i, +16, ..
+ * +64 48      4  qh  4 weights a byte: 240+i, +4, .. +12 52      2  d   fp16
  *
  * Digit n of a byte v (most significant first) is ((v * 3^n) % 256) * 3 / 256, rounded down.
  *
  *   w[i] = d * (digit[i] - 1)
  *
- * Source: ggml-common.h, block_tq1_0; ggml-quants.c for the digits.  Oracle in tests: gguf.quants.TQ1_0.
+ * Source: ggml-common.h, block_tq1_0; ggml-quants.c for the digits.  Oracle in tests:
+ * gguf.quants.TQ1_0.
  */
 typedef struct MOE_PACKED {
     uint8_t qs[48];

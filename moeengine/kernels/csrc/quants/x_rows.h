@@ -5,12 +5,13 @@
  * MOE_X_Q8_0               a row of n values is four arrays, one after another:
  *                            int8  q[n]      32 a block
  *                            float d[n/32]   scale, rounded to fp16
- *                            float s[n/32]   fp16(scale before rounding * sum of q), for types with a min
- *                            int32 sum[n/32] sum of q
+ *                            float s[n/32]   fp16(scale before rounding * sum of q), for types with
+ * a min int32 sum[n/32] sum of q
  *
- * The integers and scales are those of llama.cpp: quantize_row_q8_K_ref (ggml-quants.c), quantize_row_q8_0
- * and quantize_row_q8_1 (ggml-cpu/arch/x86/quants.c, AVX2 branch). Where a block holds a value that is
- * not finite, its integers are 0 and its scale is NaN, so that the product is NaN. */
+ * The integers and scales are those of llama.cpp: quantize_row_q8_K_ref (ggml-quants.c),
+ * quantize_row_q8_0 and quantize_row_q8_1 (ggml-cpu/arch/x86/quants.c, AVX2 branch). Where a block
+ * holds a value that is not finite, its integers are 0 and its scale is NaN, so that the product is
+ * NaN. */
 #ifndef MOE_QUANTS_X_ROWS_H
 #define MOE_QUANTS_X_ROWS_H
 #include <float.h>
@@ -39,8 +40,8 @@ MOE_INLINE moe_x_q8_0 moe_x_q8_0_at(size_t n, const void *row) {
     return (moe_x_q8_0){q, d, d + n / 32, (const int32_t *)(d + n / 32 * 2)};
 }
 
-/* v rounded to the nearest integer, ties to even; |v| < 2^22. Done by the float adder, so that it is
- * the same with and without a rounding instruction. */
+/* v rounded to the nearest integer, ties to even; |v| < 2^22. Done by the float adder, so that it
+ * is the same with and without a rounding instruction. */
 MOE_INLINE int32_t moe_round(float v) {
     return (int32_t)(f32_bits(v + 0x1.8p23f) - f32_bits(0x1.8p23f));
 }
@@ -78,7 +79,8 @@ __attribute__((unused)) static void quantize_row_q8_K(size_t n, const float *x, 
             for (size_t i = 0; i < 16; i++) sum += out->q[g * 16 + i];
             out->sum16[g] = (int16_t)sum;
         }
-        for (size_t g = 0; g < 8; g++) out->sum32[g] = (int16_t)(out->sum16[2 * g] + out->sum16[2 * g + 1]);
+        for (size_t g = 0; g < 8; g++)
+            out->sum32[g] = (int16_t)(out->sum16[2 * g] + out->sum16[2 * g + 1]);
         out->d = 1.0f / iscale;
     }
 }

@@ -38,7 +38,8 @@ static void quantize_row_avx2_q8_K(size_t n, const float *x, void *y) {
             size_t first = 0;
             int hit = 0;
             for (;; first += 8) {
-                __m256i equal = _mm256_cmpeq_epi32(avx2_abs_bits(x + first), _mm256_set1_epi32((int32_t)top));
+                __m256i equal =
+                    _mm256_cmpeq_epi32(avx2_abs_bits(x + first), _mm256_set1_epi32((int32_t)top));
                 hit = _mm256_movemask_ps(_mm256_castsi256_ps(equal));
                 if (hit) break;
             }
@@ -59,9 +60,11 @@ static void quantize_row_avx2_q8_K(size_t n, const float *x, void *y) {
                 s[i] = avx2_sums_of_4(q);
             }
             /* low lane: sums of the first 16 of each 32, high lane: of the second */
-            __m256i sums = _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
+            __m256i sums =
+                _mm256_hadd_epi32(_mm256_hadd_epi32(s[0], s[1]), _mm256_hadd_epi32(s[2], s[3]));
             __m128i low = _mm256_castsi256_si128(sums), high = _mm256_extracti128_si256(sums, 1);
-            __m128i sum16 = _mm_packs_epi32(_mm_unpacklo_epi32(low, high), _mm_unpackhi_epi32(low, high));
+            __m128i sum16 =
+                _mm_packs_epi32(_mm_unpacklo_epi32(low, high), _mm_unpackhi_epi32(low, high));
             __m128i sum32 = _mm_add_epi32(low, high);
             _mm_storeu_si128((__m128i *)(out->sum16 + 8 * h), sum16);
             _mm_storel_epi64((__m128i *)(out->sum32 + 4 * h), _mm_packs_epi32(sum32, sum32));
@@ -75,7 +78,8 @@ static void quantize_row_avx2_q8_0(size_t n, const float *x, void *y) {
     int32_t *sums = (int32_t *)(s + n / 32);
     for (size_t b = 0; b < n / 32; b++, x += 32, q += 32) {
         __m256i most = _mm256_max_epi32(avx2_abs_bits(x), avx2_abs_bits(x + 8));
-        most = _mm256_max_epi32(most, _mm256_max_epi32(avx2_abs_bits(x + 16), avx2_abs_bits(x + 24)));
+        most =
+            _mm256_max_epi32(most, _mm256_max_epi32(avx2_abs_bits(x + 16), avx2_abs_bits(x + 24)));
         uint32_t top = avx2_max_lane(most);
         float max = top < 0x7f800000 ? f32_from_bits(top) : NAN, inverse = 127.0f / max;
         __m256i v = _mm256_setzero_si256();
