@@ -13,6 +13,8 @@ def token_ids(tokens, n_vocab):
     """A new list of int. ConfigError: not a sequence of integers 0 <= id < n_vocab."""
     ids = []
     try:
+        if isinstance(tokens, (bytes, bytearray)):  # a text not decoded, rather than ids up to 255
+            raise TypeError
         for token in tokens:
             if isinstance(token, (bool, str)):
                 raise TypeError

@@ -330,7 +330,7 @@ def test_a_session_is_a_timeline(made):
         assert np.array_equal(kept, expected[3])  # not a view of a buffer used again
         with pytest.raises(ContextOverflowError, match="33.*32"):
             session.eval([1] * 29)
-        for wrong in ([], [N_VOCAB], ["a"]):
+        for wrong in ([], [N_VOCAB], ["a"], b"\1\2"):
             with pytest.raises(ConfigError, match="tokens"):
                 session.eval(wrong)
         for n in (5, -1, 1.0, None):
