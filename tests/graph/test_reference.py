@@ -167,6 +167,9 @@ def test_n_expert_used(tmp_path):
     for used in (0, 9, -1):
         with pytest.raises(ConfigError, match="1 to 8"):
             load(tiny, n_expert_used=used)
+    dense = write_tiny(tmp_path / "dense.gguf", "llama")
+    with pytest.raises(ConfigError, match="no experts"):
+        load(dense, n_expert_used=3)
 
 
 def test_refusals_of_forward(tmp_path):
