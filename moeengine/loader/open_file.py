@@ -39,6 +39,8 @@ def open_regular(path):
 def absolute(path):
     """The path as an absolute one, symlinks kept; TypeError when it is no path at all."""
     path = os.fsdecode(path)
+    if not path:  # would be the current folder
+        raise GGUFError("model file: found an empty path, expected the path of a GGUF file")
     try:
         return Path(os.path.abspath(path))
     except OSError as err:
