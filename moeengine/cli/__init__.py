@@ -28,6 +28,7 @@ def main(argv=None):
     """Run one command. Returns the exit status: 0, 1 (error), 2 (bad usage), 130 (Ctrl-C), ..."""
     argv = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in argv
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 still gets its text
@@ -47,8 +48,7 @@ def main(argv=None):
     except (MoeEngineError, OSError, MemoryError) as error:
         if show_traceback:
             raise
-        text = str(error) or type(error).__name__
-        print(f"moeengine: {' '.join(text.split())}", file=sys.stderr)
+        print(f"moeengine: {' '.join(_message(error).split())}", file=sys.stderr)
         return EXIT_ERROR
     finally:
         if previous is not None:
@@ -81,6 +81,20 @@ def _parser(argv):
             )
             command.set_defaults(run=module.run, parser=command)
     return parser
+
+
+def _message(error):
+    """One line about an error; the system's name the file first, as ours do."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def _replace_closed_streams():
+    """Standard streams that the caller closed are None; read nothing from them, write nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
 
 
 def _exit_on_sigterm():

@@ -44,7 +44,8 @@ def run(args):
 def _lines(is_terminal):
     """Lines of the user, without their ends; editing and history on a terminal."""
     if not is_terminal:
-        yield from (line.rstrip("\r\n") for line in sys.stdin)
+        for i, line in enumerate(sys.stdin.buffer, 1):
+            yield options.utf8(line, f"standard input, line {i}").rstrip("\r\n")
         return
     try:
         import readline  # noqa: F401  input() uses it once it is imported

@@ -1,5 +1,6 @@
 """Options that several commands share; names and defaults are those of the settings' fields."""
 
+import argparse
 from dataclasses import fields
 from pathlib import Path
 
@@ -142,7 +143,10 @@ def add_sampling_options(parser, **defaults):
 
 def _logit_bias(text):
     token, _, number = text.partition("=")
-    return int(token), float(number)
+    try:
+        return int(token), float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected ID=X, e.g. 5=-inf") from None
 
 
 def engine_settings(args):
@@ -192,13 +196,18 @@ def read_text(args, stdin):
         args.parser.error("found no text, expected -p TEXT, -f FILE or text on standard input")
     else:
         data, name = stdin.buffer.read(), "standard input"
+    text = utf8(data, name)
+    return text[:-1].removesuffix("\r") if text.endswith("\n") else text
+
+
+def utf8(data, name):
+    """`data` as text. ConfigError: it is not UTF-8; names what and where."""
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{name}: found byte {error.start} that is no UTF-8, expected UTF-8 text"
         ) from None
-    return text[:-1].removesuffix("\r") if text.endswith("\n") else text
 
 
 def model_path(args):

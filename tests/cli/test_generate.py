@@ -104,6 +104,8 @@ def test_options_reach_the_engine(model, capsys):
     )
     assert model.contexts[-1].n_ctx == 20 and model.contexts[-1].n_ubatch == 4
     capsys.readouterr()
+    assert generate("-p", "ab", "--logit-bias", "a=1") == 2
+    assert "found 'a=1', expected ID=X" in capsys.readouterr().err
     assert generate("-p", "ab", "--top-p", "1.5") == 1
     assert capsys.readouterr().err.startswith("moeengine: top_p: found 1.5")
 
@@ -168,6 +170,13 @@ def test_a_conversation_from_a_pipe(chat, model, capsys):
         ("user", "new"),
     ]
     assert len(answers) >= 3
+
+
+def test_chat_reads_utf8_and_nothing_else(chat, model, capsys, monkeypatch):
+    assert chat(["zwölf"]) == 0 and chat.seen[0] == [("user", "zwölf")]
+    monkeypatch.setattr(sys, "stdin", Stdin(b"hi\nab\xff\n"))
+    assert main(["chat", "-m", "x", "-n", "1"]) == 1
+    assert "line 2: found byte 2" in capsys.readouterr().err
 
 
 def test_chat_answers_as_json(chat, model, capsys):

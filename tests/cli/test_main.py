@@ -34,6 +34,10 @@ def run(*args, **more):
     )  # fmt: skip
 
 
+def run_shell(line):
+    return subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True)
+
+
 def start_fake(*args, delay=0.01, ready=0, **more):
     """`generate` on a fake model; writes to the descriptor `ready` when the fifth token is done."""
     return subprocess.Popen(
@@ -55,7 +59,7 @@ def test_no_command_is_bad_usage():
         ["fly"], ["generate", "--nonsense"], ["generate", "-n", "many"], ["--nonsense"],
         ["generate", "-p", "a", "-f", "b"], ["generate", "--moe-mode", "magic", "-p", "a"],
         ["generate", "--temp", "warm", "-p", "a"], ["info"],
-        ["generate", "--logprobs", "1", "-p", "a"],
+        ["generate", "--logprobs", "1", "-p", "a"], ["generate", "--logit-bias", "a=1", "-p", "a"],
     ],
 )  # fmt: skip
 def test_bad_usage_is_two(args, capsys):
@@ -116,6 +120,8 @@ def test_help_is_quick():
         (["generate", "-m", "missing.gguf", "-p", "a", "-c", "0"], "n_ctx"),
         (["generate", "-m", "missing.gguf", "-f", "missing.txt"], "missing.txt"),
         (["info", "missing.gguf", "-c", "-5"], "n_ctx"),
+        (["info", ""], "empty path"),
+        (["tokenize", "-f", "missing.txt"], "moeengine: missing.txt: "),
     ],
 )
 def test_an_error_is_one_line_and_one(args, words):
@@ -126,6 +132,15 @@ def test_an_error_is_one_line_and_one(args, words):
         and done.stderr.count("\n") == 1
         and words in done.stderr
     )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(closed):
+    command = "generate -p a -m missing.gguf" if "<" not in closed else "chat -m missing.gguf"
+    line = f'"{sys.executable}" -m moeengine {command} {closed}'
+    done = run_shell(line)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert run_shell(f'"{sys.executable}" -m moeengine --version {closed}').returncode == 0
 
 
 def test_traceback_on_request():
