@@ -14,6 +14,7 @@ N_CTX_MAX = 2**31 - 1  # positions are int32 in the kernels
 N_CTX_DEFAULT = 4096  # tokens, where neither the caller nor a shorter model says otherwise
 N_UBATCH_DEFAULT = 4096  # tokens: each expert slice is read once a chunk
 CACHE_POLICIES = ("lfu", "lru")
+DENSE_POLICIES = ("mmap", "warm", "anon")
 SWEEP_METHODS = ("direct", "advice")
 PREFETCH_METHODS = ("advice", "parallel-advice", "read")
 MAX_IO_THREADS = 8
@@ -56,6 +57,16 @@ def _decimal(value):
         return value
 
 
+def _size(name, value):
+    """Bytes of a number, or of text such as "900M", "4G" or "1.5 GB"; decimal units."""
+    text = str(value).strip().upper().removesuffix("B").strip()
+    factor = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}.get(text[-1:], 1)
+    number = _decimal(text[:-1] if factor > 1 else text)
+    if isinstance(number, str) or not 0 < number < math.inf:
+        _refuse(name, value, "bytes, or a size such as 900M or 4G")
+    return int(number * factor)
+
+
 def _one_of(name, value, allowed):
     if value not in allowed:
         _refuse(name, value, "one of " + ", ".join(allowed))
@@ -96,6 +107,10 @@ class EngineConfig:
     sweep_ahead, sweep_behind : int   experts announced before use and kept after use, with advice
     prefetch_method : str    how `prefetch` brings slices in: "advice" by the computing thread,
                              "parallel-advice" by the readers, "read" into scratch by the readers
+    prefetch_layers : int    `stream`: read ahead what so many later layers' routers would choose, 0 to 4
+    dense_weights : str      all but the routed experts: "mmap" leaves them to the page cache, "warm" touches them
+                             once at load, "anon" reads them into memory that no other traffic can evict
+    memory_budget : int      bytes for everything together, also as text such as "4G"; None: what is there
     n_expert_used : int      LOSSY: experts for each token in place of the model's own number
     force_pre : str or None  pre-tokenizer to use in place of the one the file names
     """
@@ -113,6 +128,9 @@ class EngineConfig:
     sweep_ahead: int = 2
     sweep_behind: int = 2
     prefetch_method: str = "advice"
+    prefetch_layers: int = 0
+    dense_weights: str = "mmap"
+    memory_budget: int | None = None
     n_expert_used: int | None = None
     force_pre: str | None = None
 
@@ -130,6 +148,9 @@ class EngineConfig:
         if self.cache_mb != "auto":
             object.__setattr__(self, "cache_mb", _number("cache_mb", _decimal(self.cache_mb), 0))
         _one_of("cache_policy", self.cache_policy, CACHE_POLICIES)
+        _one_of("dense_weights", self.dense_weights, DENSE_POLICIES)
+        if self.memory_budget is not None:
+            object.__setattr__(self, "memory_budget", _size("memory_budget", self.memory_budget))
         _one_of("sweep_method", self.sweep_method, SWEEP_METHODS)
         _one_of("prefetch_method", self.prefetch_method, PREFETCH_METHODS)
         for name, low, high in (
@@ -137,6 +158,7 @@ class EngineConfig:
             ("sweep_min_tokens", 2, None),
             ("sweep_ahead", 0, 1024),
             ("sweep_behind", 0, 1024),
+            ("prefetch_layers", 0, 4),
         ):
             object.__setattr__(self, name, integer(name, getattr(self, name), low, high))
 

@@ -47,6 +47,12 @@ _SUPPLY = (
      "sweeps: read into a ring, or announce to the page cache", None),
     (("--sweep-ahead",), "sweep_ahead", int, "advice: experts announced before use", None),
     (("--sweep-behind",), "sweep_behind", int, "advice: experts kept after use", None),
+    (("--memory-budget",), "memory_budget", str,
+     "bytes for weights, cache, context and all else together, such as 4G", "what is there"),
+    (("--dense-weights",), "dense_weights", config.DENSE_POLICIES,
+     "weights that are no experts: left to the page cache, touched at load, read into memory", None),
+    (("--prefetch-layers",), "prefetch_layers", int,
+     "stream: read ahead what so many later layers would choose", None),
     (("--prefetch-method",), "prefetch_method", config.PREFETCH_METHODS,
      "prefetch: how chosen slices get into the page cache", None),
 )  # fmt: skip

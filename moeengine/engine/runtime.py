@@ -18,6 +18,8 @@ from moeengine.kernels.threads import Team
 from moeengine.loader.model_file import ModelFile
 from moeengine.machine import default_n_threads
 from moeengine.stats import Counters
+from moeengine.supply.choice import Demand, supply_for
+from moeengine.supply.dense import apply_dense_policy
 
 logger = logging.getLogger("moeengine")
 
@@ -70,6 +72,7 @@ class Runtime:
         """
         model_file = ModelFile.open(model_path)
         try:
+            apply_dense_policy(model_file, config.dense_weights)
             model = graph.load_model(model_file, n_expert_used=config.n_expert_used)
             team = Team(config.n_threads or default_n_threads())
             supply, choice = _supply(model_file, model, team, config)
@@ -242,8 +245,6 @@ class Runtime:
 
 def _supply(model_file, model, team, config):
     """Choose and bind the supply of a model just loaded; says what and why in the log."""
-    from moeengine.supply.choice import Demand, supply_for
-
     model_at = model.located()
     n_ctx = config.n_ctx or min(model.hparams.n_ctx_train, N_CTX_DEFAULT)
     n_ubatch = min(config.n_ubatch or N_UBATCH_DEFAULT, n_ctx)
@@ -254,5 +255,5 @@ def _supply(model_file, model, team, config):
     )
     supply, choice = supply_for(model_at, config, demand)
     logger.info("%s", choice.why)
-    model.set_supply(supply)
+    model.set_supply(supply, config.prefetch_layers)
     return supply, choice

@@ -46,6 +46,11 @@ cdef struct Pass:
     float *shared_gate         # (T,) gate of the shared expert
     ExpertPlan plan            # scratch for min(T*A, X) experts and T*A pairs
     int32_t *visit             # order in which a group's experts are computed, for as many as the plan
+    float *guess_norm          # (E,) scratch of one token's look at later routers, as the next four
+    uint8_t *guess_xq
+    float *guess_probs         # (X,)
+    int32_t *guess_ids         # (A,)
+    float *guess_weights       # (A,)
     int32_t *trace             # NULL, or (n_moe_layers, T, A): every layer leaves its ids here
     uint8_t *thread_scratch    # per thread, thread_scratch_bytes apart
     size_t thread_scratch_bytes

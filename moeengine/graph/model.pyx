@@ -97,16 +97,20 @@ cdef class Model:
         layers = tuple(block.located() for block in self.moe_blocks)
         return ModelAt(layers, self.file.maps, self.hparams.n_expert_used)
 
-    def set_supply(self, supply):
+    def set_supply(self, supply, n_layers_ahead=0):
         """Let `supply` bring the expert bytes from now on. Before any Context runs.
+
+        n_layers_ahead : int    in passes of one token, so many later layers' routers are asked at each
+                                layer what they would choose, as a hint to the supply; changes no result
 
         Raises
         ------
         SupplyError, ConfigError    it cannot serve this model
         """
         supply.bind(self.located())
-        for block in self.moe_blocks:
+        for i, block in enumerate(self.moe_blocks):
             block.set_supply(supply)
+            block.set_ahead(self.moe_blocks[i + 1:i + 1 + n_layers_ahead])
         self.supply = supply
 
     def new_context(self, *, n_ctx, n_ubatch, Team team):
@@ -161,6 +165,11 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     p.plan.pair = <int32_t *>take(base, &at, T * A * 4)
     p.plan.count = <int64_t *>take(base, &at, X * 8)
     p.visit = <int32_t *>take(base, &at, n_plan * 4)
+    p.guess_norm = <float *>take(base, &at, E * 4)
+    p.guess_xq = take(base, &at, E * 8)      # no format takes more
+    p.guess_probs = <float *>take(base, &at, X * 4)
+    p.guess_ids = <int32_t *>take(base, &at, A * 4)
+    p.guess_weights = <float *>take(base, &at, A * 4)
     scratch = max(isa.attn_scratch_bytes(Q_ROWS, sizes.head_dim_k, sizes.head_dim_v),
                   <size_t>X_CHUNK_ROWS * ROW_CHUNK * 4)
     p.thread_scratch_bytes = (scratch + 4095) & ~<size_t>4095

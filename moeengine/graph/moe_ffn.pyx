@@ -37,6 +37,7 @@ cdef extern from "math.h" nogil:
 
 cdef enum:
     MAX_TIERS = 4
+    MAX_AHEAD = 4
     GATE = 0
     UP = 1
     DOWN = 2
@@ -70,6 +71,8 @@ cdef struct MoeState:
     bint has_shared
     DenseFfn shared
     int64_t group_pairs
+    const MoeState *ahead[MAX_AHEAD]    # layers whose choice is guessed while this one runs
+    int n_ahead
 
 cdef struct Group:
     # Experts i0 <= i < i1 of the plan: pairs p0 <= pair < p1.
@@ -278,6 +281,8 @@ cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexce
         if cancelled(p) or p.error:      # nobody wants the result: bring nothing in for it
             p.plan.n_used = 0
         supply_begin(s, tier, p)
+        if p.n_tokens == 1 and s.n_ahead and tier == &s.tiers[s.n_tiers - 1]:
+            guess_ahead(s, p)
     team_barrier(p.team)
     g.i1 = 0
     while next_group(s, tier, &p.plan, &g):
@@ -296,6 +301,45 @@ cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexce
                     hooks_after(&tier.bank[b].hooks, &p.plan, i)
     if ith == 0 and tier.supply.end != NULL:
         tier.supply.end(tier.supply.arg)
+
+
+cdef void guess_ahead(const MoeState *s, Pass *p) noexcept nogil:
+    """Hints to the supply: what later routers would choose for the one token's state as it is now."""
+    cdef const MoeState *later
+    cdef const Linear *router
+    cdef const Tier *tier
+    cdef int64_t r, a, n, j, A
+    cdef int32_t ids[64]
+    cdef int i, t, f
+    for i in range(s.n_ahead):
+        later = s.ahead[i]
+        router = &later.router[0]
+        A = later.route.n_expert_used
+        if later.tiers[0].supply.hint == NULL or A > 64:
+            return
+        p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm, later.eps, p.guess_norm)
+        f = router.type.x_format
+        p.isa.x[f].quantize_row(<size_t>later.n_embd, p.guess_norm, p.guess_xq)
+        r = 0
+        while r < router.n_rows:
+            linear_chunk(p.isa, router, r, min(r + ROW_CHUNK, router.n_rows), 1, p.guess_xq, 0,
+                         p.guess_probs, <size_t>router.n_rows)
+            r += ROW_CHUNK
+        if not route_token(p.isa, &later.route, p.guess_probs, p.guess_ids, p.guess_weights):
+            return
+        for t in range(later.n_tiers):
+            tier = &later.tiers[t]
+            n = 0
+            for a in range(A):
+                if tier.first <= p.guess_ids[a] < tier.first + tier.n_expert:
+                    j = n       # ascending
+                    while j > 0 and ids[j - 1] > p.guess_ids[a] - tier.first:
+                        ids[j] = ids[j - 1]
+                        j -= 1
+                    ids[j] = p.guess_ids[a] - tier.first
+                    n += 1
+            if n and tier.supply.hint != NULL:
+                tier.supply.hint(tier.supply.arg, ids, n)
 
 
 cdef void supply_begin(const MoeState *s, const Tier *tier, Pass *p) noexcept nogil:
@@ -402,6 +446,13 @@ cdef class MoeBlock(Block):
         return LayerAt(self.il, tuple(
             TierAt(t.first, t.n_expert, tuple(BankAt(b.tensor, b.address) for b in t.banks)) for t in self.tiers
         ))
+
+    def set_ahead(self, blocks):
+        """The MoeBlocks after this one whose routers are asked ahead; they live as long as this one."""
+        cdef MoeState *s = <MoeState *>self.state
+        s.n_ahead = min(MAX_AHEAD, len(blocks))
+        for i in range(s.n_ahead):
+            s.ahead[i] = <const MoeState *>(<MoeBlock?>blocks[i]).state
 
     def set_supply(self, ExpertSupply supply):
         """Let `supply` bring the bytes; it stays bound to this block."""

@@ -30,6 +30,7 @@ class ModelFile(TypedMetadata):
     """
 
     def __init__(self, files, maps):
+        self.moved = {}  # name -> uint8 (n_bytes,) of tensors that were read into memory instead
         self.files = files
         self.maps = maps
         self.path = files[0].path
@@ -116,8 +117,10 @@ class ModelFile(TypedMetadata):
         return info
 
     def address(self, name):
-        """Address of a tensor's first byte; valid while someone refers to its MappedFile."""
+        """Address of a tensor's first byte; valid while someone refers to its MappedFile, or to `raw`."""
         info = self.tensor(name)
+        if name in self.moved:
+            return self.moved[name].ctypes.data
         return self._map(info).address + info.offset
 
     def raw(self, name):
@@ -128,12 +131,14 @@ class ModelFile(TypedMetadata):
         uint8 (*shape[:-1], row_bytes), read-only; a view that keeps the mapping alive after `close`
         """
         info = self.tensor(name)
-        flat = np.frombuffer(self._map(info), np.uint8, info.n_bytes, info.offset)
+        flat = self.moved.get(name)
+        if flat is None:
+            flat = np.frombuffer(self._map(info), np.uint8, info.n_bytes, info.offset)
         return flat.reshape(*info.shape[:-1], info.row_bytes)
 
     def close(self):
         """Close the descriptors, let go of the mappings. Views handed out stay valid. Twice is fine."""
-        maps, self.maps = self.maps, []
+        maps, self.maps, self.moved = self.maps, [], {}
         for mapped in maps:
             mapped.close()
 

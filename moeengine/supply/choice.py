@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 from moeengine.errors import ConfigError
 from moeengine.supply import make_supply
-from moeengine.supply.budget import memory_room
+from moeengine.supply.budget import Room, memory_room
 from moeengine.supply.expert_table import bytes_of_token, sizes_of
 from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment
 
 FITS_BELOW = 0.9  # share of the room that a model may fill and still be left to the page cache
 RESERVE_BYTES = 32e6  # for what nobody counts: code, page tables, heap
 RESERVE_SHARE = 0.02  # of the limit
+BUDGET = "memory_budget"
 N_RING = 16  # experts; a small ring stays in the last-level cache, a larger one reads no faster
 
 
@@ -59,9 +60,12 @@ def choose(model_at, settings, demand, room=None):
     ConfigError    the cache that was asked for, or any that is useful, does not fit
     """
     room = memory_room() if room is None else room
+    if settings.memory_budget is not None and settings.memory_budget < room.n_bytes:
+        room = Room(settings.memory_budget, settings.memory_budget, BUDGET)
     sizes = sizes_of(model_at, SMALLEST_ALIGNMENT)
     slot = max((size for _, _, size in sizes), default=0)
-    rest = demand.dense + demand.context + N_RING * slot + RESERVE_BYTES + RESERVE_SHARE * room.limit
+    taken = demand.dense if settings.dense_weights == "anon" and room.why != BUDGET else 0  # already in use
+    rest = demand.dense - taken + demand.context + N_RING * slot + RESERVE_BYTES + RESERVE_SHARE * room.limit
     most = min(room.n_bytes - rest, sum(tier.n_expert * size for _, tier, size in sizes))
     least = bytes_of_token(sizes, model_at.n_expert_used)
     numbers = (
@@ -76,6 +80,19 @@ def choose(model_at, settings, demand, room=None):
         if not all(direct_alignment(m.path) for m in model_at.maps):
             return Choice("mmap", 0, f"mmap: the file system has no direct reads; {numbers}")
         mode = "stream"
+    bounded = settings.memory_budget is not None
+    least_room = rest if bounded else rest - (demand.dense - taken)  # a control group may evict mapped weights
+    if mode == "stream" and room.n_bytes < least_room:
+        raise ConfigError(
+            f"memory: found {room.n_bytes / 1e6:.0f} MB ({room.why}), expected at least {least_room / 1e6 + 1:.0f} MB: "
+            f"weights other than experts {demand.dense / 1e6:.0f}, KV cache and scratch {demand.context / 1e6:.0f}, "
+            f"ring and reserve {(rest - demand.dense - demand.context) / 1e6:.0f}; a smaller n_ctx or n_ubatch needs less"
+        )
+    if mode != "stream" and bounded and demand.whole > room.n_bytes:
+        raise ConfigError(
+            f"memory_budget: found {room.n_bytes / 1e6:.0f} MB, expected at least {demand.whole / 1e6:.0f} MB for {mode}, "
+            "which leaves the page cache to the system; stream needs less"
+        )
     if mode != "stream":
         return Choice(mode, 0, f"{mode}: as asked; {numbers}")
     if settings.cache_mb == "auto":

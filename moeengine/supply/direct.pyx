@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 import os
 
-from moeengine.errors import ConfigError
+from moeengine.errors import ConfigError, SupplyError
 
 from moeengine.kernels.mul_mat_id cimport ExpertHooks, ExpertPlan
 from moeengine.supply.base cimport DECODE, PREFILL, ExpertSupply, PhaseCounts, TierHooks, now_ns
@@ -68,6 +68,8 @@ cdef void direct_begin(void *arg, const ExpertPlan *plan, int64_t n_tokens, int3
             e = expert_of(t, tier, plan.expert[i])
             if e.slot >= 0 and is_broken(e):
                 vacate(t, e.slot)
+            d.n_hints_used += e.hinted
+            e.hinted = False
             touch(t, e, plan.start[i + 1] - plan.start[i], n_tokens)
             if e.slot >= t.n_ring:
                 c.n_hits += 1
@@ -242,6 +244,7 @@ cdef void direct_hint(void *arg, const int32_t *ids, int64_t n) noexcept nogil:
         pin(t, e, until)
         place(t, tier, e, slot)
         d.n_hints += 1
+        e.hinted = True
         for b in range(3):
             t.batch[n_batch] = &e.slice[b]
             n_batch += 1
@@ -283,7 +286,7 @@ cdef class DirectSupply(ExpertSupply):
         self.settings = dict(io_threads=io_threads, cache_bytes=cache_bytes, policy=policy, n_ring=n_ring,
                              forced=forced, direct=direct)
         self.d.plain_below, self.d.sweep_from = plain_below, sweep_from
-        self.d.failed_expert, self.d.hint_steps = -1, 4
+        self.d.failed_expert, self.d.hint_steps = -1, 8    # 4 layers ahead, some with two tiers
 
     def bind(self, model_at):
         cdef int64_t i, b
@@ -335,6 +338,46 @@ cdef class DirectSupply(ExpertSupply):
         return (f"{self.paths[s.file]}: {s.need - s.skip} bytes at {s.offset + s.skip} "
                 f"({('gate', 'up', 'down')[self.d.failed_bank]}): {what}")
 
+    def warm(self, experts):
+        """Read experts into the cache, most wanted first, until it is full; returns how many.
+
+        experts : list of (il, ie)     ids count through the layer's tiers; unknown ones are left out
+
+        Raises
+        ------
+        SupplyError    a slice cannot be read
+        """
+        cdef Table *t = self.d.t
+        cdef TierState *tier
+        cdef Expert *e
+        cdef int64_t i, slot, n = 0
+        cdef int b
+        for il, ie in experts:
+            for i in range(t.n_tiers):
+                tier = &t.tiers[i]
+                if tier.il != il:
+                    continue
+                if ie >= tier.n_expert:
+                    ie -= tier.n_expert
+                    continue
+                e = &t.experts[tier.first + ie]
+                slot = free_slot(t, tier) if ie >= 0 and e.slot < 0 else -1
+                if slot < 0:
+                    break
+                place(t, tier, e, slot)
+                for b in range(3):
+                    t.batch[b] = &e.slice[b]
+                with nogil:
+                    readers_submit(t.pool, t.batch, 3, True)
+                    for b in range(3):
+                        slice_wait(t.pool, &e.slice[b])
+                if is_broken(e):
+                    vacate(t, slot)
+                    raise SupplyError(f"{self.paths[e.slice[0].file]}: layer {il}, expert {ie}: cannot be read")
+                n += 1
+                break
+        return n
+
     def resident_bytes(self):
         return self.table.n_bytes if self.table is not None else 0
 
@@ -350,6 +393,7 @@ cdef class DirectSupply(ExpertSupply):
             "io_threads": self.readers.n_readers, "cache_policy": self.settings["policy"],
             "cache_slots": t.n_cache_slots, "cache_used": t.residents(), "ring_slots": t.t.n_ring,
             "slab_bytes": t.n_bytes, "n_evicted": t.t.n_evicted, "n_predicted": self.d.n_hints,
+            "n_predicted_used": self.d.n_hints_used,
             **{f"reader_{k}": v for k, v in self.readers.counts().items()},
         }
 

@@ -11,6 +11,7 @@ cdef enum Policy:
 cdef struct Expert:
     moe_slice slice[3]   # GATE, UP, DOWN
     int32_t slot         # where its bytes are or will be; -1: nowhere
+    bint hinted          # brought in by a prediction and not used yet
     bint keep            # this sweep brings it to stay
     int64_t pin          # step up to which its bytes must stay
     int64_t used         # step of its last use; -1: never

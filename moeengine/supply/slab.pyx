@@ -1,4 +1,5 @@
 """Anonymous memory on huge pages: direct reads into it cost a fraction of those into small pages."""
+from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uintptr_t
 
 
@@ -61,6 +62,9 @@ cdef class Slab:
         first, last = (int(x, 16) for x in span.split("-"))
         begin = <uintptr_t>self.base
         return first < begin + self.n_bytes and begin < last
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.base, self.n_bytes, False, flags)
 
     def close(self):
         """Give the memory back; nothing may point into it. Again: nothing."""

@@ -1,0 +1,112 @@
+"""Memory: which limit binds, which mode and cache follow from it, and what is refused."""
+
+import numpy as np
+import pytest
+
+from moeengine import Engine
+from moeengine.config import EngineConfig
+from moeengine.errors import ConfigError
+from moeengine.supply.budget import Room, memory_room
+from moeengine.supply.choice import Demand, choose
+from tests.supply.models import run, write_model
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("choice"))
+
+
+def lay_out(root, files):
+    for name, text in files.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return root
+
+
+V1 = "30 20 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+V2 = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+
+
+@pytest.mark.parametrize("files, n_bytes, why", [
+    ({"proc/meminfo": "MemTotal: 2000 kB\nMemAvailable: 1000 kB\n"}, 1024000, "machine"),
+    ({"proc/meminfo": "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n", "proc/self/cgroup": "3:memory:/a/b\n",
+      "proc/self/mountinfo": V1, "sys/fs/cgroup/memory/a/b/memory.limit_in_bytes": "500000\n",
+      "sys/fs/cgroup/memory/a/b/memory.usage_in_bytes": "300000\n",
+      "sys/fs/cgroup/memory/a/b/memory.stat": "cache 9\ntotal_active_file 40000\ntotal_inactive_file 60000\n",
+      "sys/fs/cgroup/memory/a/memory.limit_in_bytes": "9223372036854771712\n"}, 300000, "group b"),
+    ({"proc/meminfo": "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n", "proc/self/cgroup": "0::/a/b\n",
+      "proc/self/mountinfo": V2, "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "400000\n",
+      "sys/fs/cgroup/a/memory.current": "100000\n", "sys/fs/cgroup/a/memory.stat": "anon 1\ninactive_file 20000\n"},
+     320000, "group a"),
+    ({}, 1 << 60, "machine"),
+], ids=["machine", "v1", "v2 parent", "nothing known"])  # fmt: skip
+def test_room_is_the_tightest_limit(tmp_path, files, n_bytes, why):
+    room = memory_room(lay_out(tmp_path, files))
+    assert (room.n_bytes, why in room.why) == (n_bytes, True), room
+
+
+def decide(path, room_mb, *, whole_mb=1000, **settings):
+    with Engine(path, n_ctx=64, moe_mode="mmap") as engine:
+        model_at = engine._runtime.model.located()
+        experts = model_at.expert_bytes
+        demand = Demand(experts, int(whole_mb * 1e6) - experts - 1000, 1000)
+        return choose(model_at, EngineConfig(**settings), demand, Room(int(room_mb * 1e6), int(room_mb * 1e6), "test"))
+
+
+def test_auto_leaves_to_the_page_cache_what_fits(path):
+    assert decide(path, 1200).mode == "mmap"
+
+
+def test_auto_streams_what_does_not_fit(path):
+    choice = decide(path, 1100)
+    assert choice.mode == "stream" and choice.cache_mb > 0 and "room 1.10 GB" in choice.why
+
+
+def test_refusals_name_what_would_do(path):
+    with pytest.raises(ConfigError, match="memory: found 30 MB.*expected at least [0-9]+ MB"):
+        decide(path, 30, moe_mode="stream")
+    with pytest.raises(ConfigError, match="memory_budget: found 500 MB, expected at least 1000 MB for mmap"):
+        decide(path, 5000, moe_mode="mmap", memory_budget="500M")
+    with pytest.raises(ConfigError, match="cache_mb: found 900, expected at most"):
+        decide(path, 990, moe_mode="stream", cache_mb=900)
+
+
+@pytest.mark.parametrize("text, n_bytes", [("900M", 900e6), ("4 GB", 4e9), ("1.5g", 1.5e9), (1000, 1000)])
+def test_sizes_in_words(text, n_bytes):
+    assert EngineConfig(memory_budget=text).memory_budget == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", 0, "G"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(ConfigError, match="memory_budget"):
+        EngineConfig(memory_budget=text)
+
+
+@pytest.mark.parametrize("policy", ["warm", "anon"])
+@pytest.mark.parametrize("mode", ["mmap", "stream"])
+@pytest.mark.parametrize("changes", [{}, {"tied": True}, {"n_shards": 3}], ids=str)
+def test_dense_weights_are_the_same_bytes_wherever_they_are(tmp_path, policy, mode, changes):
+    path = write_model(tmp_path, **changes)
+    expected, _ = run(path, n_prompt=40, n_decode=4, moe_mode="mmap")
+    logits, _ = run(path, n_prompt=40, n_decode=4, moe_mode=mode, cache_mb=0, dense_weights=policy)
+    assert np.array_equal(logits, expected)
+
+
+def test_anon_weights_are_not_in_the_mapping(path):
+    with Engine(path, n_ctx=64, moe_mode="stream", cache_mb=0, dense_weights="anon") as engine:
+        file = engine._runtime.model_file
+        spans = [(m.address, m.address + m.size) for m in file.maps]
+        inside = [n for n in file.tensors if any(a <= file.address(n) < b for a, b in spans)]
+    assert inside and all("_exps" in name for name in inside)
+
+
+def test_prediction_changes_no_byte_and_is_used(path):
+    from tests.supply.models import cache_mb_of
+
+    expected, _ = run(path, moe_mode="mmap")
+    mb = cache_mb_of(path, 0.7)
+    for n in (1, 2, 4):
+        logits, stats = run(path, moe_mode="stream", cache_mb=mb, prefetch_layers=n)
+        assert np.array_equal(logits, expected)
+        assert stats["supply"]["n_predicted"] >= stats["supply"]["n_predicted_used"] > 0
