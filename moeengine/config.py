@@ -14,7 +14,7 @@ N_CTX_MAX = 2**31 - 1  # positions are int32 in the kernels
 N_CTX_DEFAULT = 4096  # tokens, where neither the caller nor a shorter model says otherwise
 N_UBATCH_DEFAULT = 4096  # tokens: each expert slice is read once a chunk
 CACHE_POLICIES = ("lfu", "lru")
-DENSE_POLICIES = ("mmap", "warm", "anon")
+DENSE_POLICIES = ("auto", "mmap", "warm", "anon")
 SWEEP_METHODS = ("direct", "advice")
 PREFETCH_METHODS = ("advice", "parallel-advice", "read")
 MAX_IO_THREADS = 8
@@ -109,7 +109,8 @@ class EngineConfig:
                              "parallel-advice" by the readers, "read" into scratch by the readers
     prefetch_layers : int    `stream`: read ahead what so many later layers' routers would choose, 0 to 4
     dense_weights : str      all but the routed experts: "mmap" leaves them to the page cache, "warm" touches them
-                             once at load, "anon" reads them into memory that no other traffic can evict
+                             once at load, "anon" reads them into memory that no other traffic can evict;
+                             "auto" is "anon" where experts are streamed and there is room, else "mmap"
     memory_budget : int      bytes for everything together, also as text such as "4G"; None: what is there
     n_expert_used : int      LOSSY: experts for each token in place of the model's own number
     force_pre : str or None  pre-tokenizer to use in place of the one the file names
@@ -129,7 +130,7 @@ class EngineConfig:
     sweep_behind: int = 2
     prefetch_method: str = "advice"
     prefetch_layers: int = 0
-    dense_weights: str = "mmap"
+    dense_weights: str = "auto"
     memory_budget: int | None = None
     n_expert_used: int | None = None
     force_pre: str | None = None

@@ -19,6 +19,7 @@ COMMANDS = {  # name: (module, summary)
     "chat": ("moeengine.cli.chat", "talk to the model, in the template that its file carries"),
     "info": ("moeengine.cli.info", "what a model file holds and how much memory it needs"),
     "tokenize": ("moeengine.cli.tokenize", "the token ids of a text"),
+    "iobench": ("moeengine.cli.iobench", "what the drive gives at the size of an expert slice"),
     "quantize": ("moeengine.cli.quantize", "write a model again in another quant type"),
 }
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143

@@ -20,6 +20,11 @@ def add_arguments(parser):
     options.add_lossy_options(parser)
     group = output.add_output_options(parser, what="the answer and all about it")
     group.add_argument(
+        "--stats",
+        action="store_true",
+        help="tell on standard error where the time went and what was read (default: off)",
+    )
+    group.add_argument(
         "--logprobs",
         type=int,
         metavar="N",
@@ -45,6 +50,8 @@ def run(args):
                 answer = _answer(engine, prompt, settings, args.json, progress)
             finally:
                 progress.clear()
+            if args.stats:
+                output.note(output.json_text(engine.stats()) if args.json else output.supply_summary(engine.stats()))
     if args.verbose or sys.stderr.isatty():
         output.note(output.summary(answer))
     return 0

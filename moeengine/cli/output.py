@@ -22,9 +22,14 @@ def note(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def json_text(value):
+    """`value` as one line of JSON; numbers that JSON has no word for become null."""
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
 def json_line(value):
-    """`value` as one line of JSON on stdout; numbers that JSON has no word for become null."""
-    write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n")
+    """`json_text` of `value` on stdout."""
+    write(json_text(value) + "\n")
 
 
 def _finite(value):
@@ -127,3 +132,23 @@ def summary(answer):
         parts[1] += f", {(answer.n_generated - 1) / answer.decode_s:.1f} tok/s"
     parts.append(f"ended by {answer.finish_reason}")
     return "; ".join([*parts, f"seed {answer.seed}"])
+
+
+def supply_summary(stats):
+    """Lines about Engine.stats(): the mode, and a phase its time, experts found in memory, bytes read."""
+    lines = [f"supply {stats['moe_mode_why'] or stats['moe_mode']}"]
+    if stats.get("is_lossy"):
+        lines.append("LOSSY: not all the experts that the model asks for are used")
+    for name in ("prefill", "decode"):
+        phase = stats.get("supply", {}).get(name)
+        n_tokens = stats[f"n_{name}_tokens"]
+        if not phase or not n_tokens:
+            continue
+        parts = [f"{name} {n_tokens} tokens: compute {phase['compute_s']:.2f} s"]
+        parts.append(f"waiting for bytes {phase['wait_s']:.2f} s, upkeep {phase['upkeep_s']:.2f} s")
+        found = phase["n_hits"] + phase["n_misses"]
+        if found:
+            parts.append(f"{phase['n_hits']} of {found} experts in memory")
+            parts.append(f"{phase['bytes_read'] / n_tokens / 1e6:.1f} MB read a token")
+        lines.append("; ".join(parts))
+    return "\n".join(lines)

@@ -3,6 +3,7 @@
 `forward` is the only way to the compiled model: one pass at a time over the team, interruptible.
 """
 
+import dataclasses
 import functools
 import logging
 import time
@@ -18,8 +19,8 @@ from moeengine.kernels.threads import Team
 from moeengine.loader.model_file import ModelFile
 from moeengine.machine import default_n_threads
 from moeengine.stats import Counters
-from moeengine.supply.choice import Demand, supply_for
-from moeengine.supply.dense import apply_dense_policy
+from moeengine.supply.choice import Demand, dense_policy, supply_for
+from moeengine.supply.dense import apply_dense_policy, dense_bytes
 
 logger = logging.getLogger("moeengine")
 
@@ -72,7 +73,9 @@ class Runtime:
         """
         model_file = ModelFile.open(model_path)
         try:
-            apply_dense_policy(model_file, config.dense_weights)
+            policy = dense_policy(model_file, dense_bytes(model_file), config)
+            config = dataclasses.replace(config, dense_weights=policy)
+            apply_dense_policy(model_file, policy)
             model = graph.load_model(model_file, n_expert_used=config.n_expert_used)
             team = Team(config.n_threads or default_n_threads())
             supply, choice = _supply(model_file, model, team, config)
@@ -174,6 +177,7 @@ class Runtime:
             "n_ctx": self.n_ctx,
             "n_threads": self.team.n_threads,
             "moe_mode": self.choice.mode if self.choice else "mmap",
+            "dense_weights": self.config.dense_weights,
             "moe_mode_why": self.choice.why if self.choice else "",
             "isa": isa()["active"],
             "arch": hp.arch,

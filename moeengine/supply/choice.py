@@ -9,6 +9,7 @@ from moeengine.supply.expert_table import bytes_of_token, sizes_of
 from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment
 
 FITS_BELOW = 0.9  # share of the room that a model may fill and still be left to the page cache
+ANON_SHARE = 0.5  # of the room that the other weights may take in memory of our own
 RESERVE_BYTES = 32e6  # for what nobody counts: code, page tables, heap
 RESERVE_SHARE = 0.02  # of the limit
 BUDGET = "memory_budget"
@@ -107,6 +108,19 @@ def choose(model_at, settings, demand, room=None):
     share = cache / max(1, sum(tier.n_expert * size for _, tier, size in sizes))
     return Choice(mode, cache / 1e6,
                   f"stream: cache {cache / 1e6:.0f} MB for {100 * share:.0f} % of the experts; {numbers}")  # fmt: skip
+
+
+def dense_policy(model_file, dense_bytes, settings, room=None):
+    """What "auto" means for the weights that are no experts: "anon" or "mmap". Asked before the model is built."""
+    if settings.dense_weights != "auto":
+        return settings.dense_weights
+    room = memory_room() if room is None else room
+    n_bytes = min(room.n_bytes, settings.memory_budget or room.n_bytes)
+    has_experts = dense_bytes < model_file.tensor_bytes
+    streams = settings.moe_mode == "stream" or (
+        settings.moe_mode == "auto" and model_file.tensor_bytes > FITS_BELOW * n_bytes
+    )
+    return "anon" if has_experts and streams and ANON_SHARE * n_bytes > dense_bytes else "mmap"
 
 
 def supply_for(model_at, settings, demand):
