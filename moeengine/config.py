@@ -108,6 +108,7 @@ class EngineConfig:
     prefetch_method : str    how `prefetch` brings slices in: "advice" by the computing thread,
                              "parallel-advice" by the readers, "read" into scratch by the readers
     prefetch_layers : int    `stream`: read ahead what so many later layers' routers would choose, 0 to 4
+    warm_experts : str       `stream`: file of `trace --save`; its experts are read into the cache at load
     dense_weights : str      all but the routed experts: "mmap" leaves them to the page cache, "warm" touches them
                              once at load, "anon" reads them into memory that no other traffic can evict;
                              "auto" is "anon" where experts are streamed and there is room, else "mmap"
@@ -130,6 +131,7 @@ class EngineConfig:
     sweep_behind: int = 2
     prefetch_method: str = "advice"
     prefetch_layers: int = 0
+    warm_experts: str | None = None
     dense_weights: str = "auto"
     memory_budget: int | None = None
     n_expert_used: int | None = None

@@ -19,6 +19,7 @@ COMMANDS = {  # name: (module, summary)
     "chat": ("moeengine.cli.chat", "talk to the model, in the template that its file carries"),
     "info": ("moeengine.cli.info", "what a model file holds and how much memory it needs"),
     "tokenize": ("moeengine.cli.tokenize", "the token ids of a text"),
+    "trace": ("moeengine.cli.trace", "which experts a text uses, and what a cache would hold of them"),
     "iobench": ("moeengine.cli.iobench", "what the drive gives at the size of an expert slice"),
     "quantize": ("moeengine.cli.quantize", "write a model again in another quant type"),
 }

@@ -51,6 +51,8 @@ _SUPPLY = (
      "bytes for weights, cache, context and all else together, such as 4G", "what is there"),
     (("--dense-weights",), "dense_weights", config.DENSE_POLICIES,
      "weights that are no experts: left to the page cache, touched at load, read into memory", None),
+    (("--warm-experts",), "warm_experts", str,
+     "stream: file of `trace --save` whose experts are read at load", "none"),
     (("--prefetch-layers",), "prefetch_layers", int,
      "stream: read ahead what so many later layers would choose", None),
     (("--prefetch-method",), "prefetch_method", config.PREFETCH_METHODS,

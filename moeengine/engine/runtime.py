@@ -21,6 +21,7 @@ from moeengine.machine import default_n_threads
 from moeengine.stats import Counters
 from moeengine.supply.choice import Demand, dense_policy, supply_for
 from moeengine.supply.dense import apply_dense_policy, dense_bytes
+from moeengine.supply.recorded import experts_by_use
 
 logger = logging.getLogger("moeengine")
 
@@ -260,4 +261,7 @@ def _supply(model_file, model, team, config):
     supply, choice = supply_for(model_at, config, demand)
     logger.info("%s", choice.why)
     model.set_supply(supply, config.prefetch_layers)
+    if config.warm_experts is not None:
+        n = supply.warm(experts_by_use(config.warm_experts))
+        logger.info("%s: %d experts read into the cache", config.warm_experts, n)
     return supply, choice

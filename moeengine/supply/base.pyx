@@ -90,6 +90,10 @@ cdef class ExpertSupply:
         """Why the bytes of expert `ie` of layer `il` could not be had, in words; "" where nothing is known."""
         return ""
 
+    def warm(self, experts):
+        """Bring in experts before they are asked for, list of (il, ie) most wanted first; returns how many."""
+        return 0
+
     def resident_bytes(self):
         """Anonymous bytes that the supply holds for expert weights."""
         return 0

@@ -1,0 +1,24 @@
+"""Experts that a trace found to be used, most used first: what a cache is filled with at load."""
+
+import json
+
+from moeengine.errors import ConfigError
+
+
+def experts_by_use(path):
+    """Read a file of `trace --save`: list of (il, ie).
+
+    Raises
+    ------
+    ConfigError    the file is not one, or cannot be read
+    """
+    try:
+        with open(path, encoding="utf-8") as f:
+            rows = json.load(f)["experts"]
+        return [(int(il), int(ie)) for il, ie, _ in rows]
+    except OSError as error:
+        raise ConfigError(f"warm_experts: {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise ConfigError(
+            f"warm_experts: {path}: expected the file of `trace --save`, found another ({error})"
+        ) from None
