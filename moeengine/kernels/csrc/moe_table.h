@@ -21,7 +21,16 @@
 
 /* How an activation row is laid out for a product. The layout inside a format belongs to the
  * instruction set; callers only know the size of a row (moe_x_row_bytes). */
-enum moe_x_format { MOE_X_F32, MOE_X_F16, MOE_X_BF16, MOE_X_Q8_0, MOE_X_Q8_K, MOE_X_COUNT };
+enum moe_x_format {
+    MOE_X_F32,
+    MOE_X_F16,
+    MOE_X_BF16,
+    MOE_X_Q8_0,
+    MOE_X_Q8_K,
+    MOE_X_Q8_K_A, /* as MOE_X_Q8_K, in other orders that an instruction set's kernels of some types want; */
+    MOE_X_Q8_K_B, /* moe_type.x_format says which, not quants/list.h */
+    MOE_X_COUNT
+};
 
 typedef struct moe_x {
     size_t block; /* elements a block */

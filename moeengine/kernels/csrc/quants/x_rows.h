@@ -20,7 +20,8 @@
 
 typedef struct block_x_q8_K {
     float d;
-    int32_t unused[3];
+    int32_t sum; /* of all 256; only where an instruction set's kernels need it */
+    int32_t unused[2];
     int16_t sum32[8];  /* sums of 32 */
     int16_t sum16[16]; /* sums of 16 */
     int8_t q[256];
@@ -151,6 +152,8 @@ static void quantize_row_bf16(size_t n, const float *x, void *y) {
     [MOE_X_F32] = {1, 4, quantize_row_f32}, [MOE_X_F16] = {1, 4, quantize_row_f16}, \
     [MOE_X_BF16] = {1, 4, quantize_row_bf16},                                       \
     [MOE_X_Q8_0] = {32, MOE_X_Q8_0_BYTES, MOE_QUANTIZE_Q8_0},                       \
-    [MOE_X_Q8_K] = {256, sizeof(block_x_q8_K), MOE_QUANTIZE_Q8_K}
+    [MOE_X_Q8_K] = {256, sizeof(block_x_q8_K), MOE_QUANTIZE_Q8_K},                  \
+    [MOE_X_Q8_K_A] = {256, sizeof(block_x_q8_K), MOE_QUANTIZE_Q8_K},                \
+    [MOE_X_Q8_K_B] = {256, sizeof(block_x_q8_K), MOE_QUANTIZE_Q8_K}
 
 #endif
