@@ -127,21 +127,23 @@ MOE_INLINE void moe_multiply_tile_32(const int n, const moe_kind32 kind, const m
     for (int t = 0; t < n; t++) _mm512_mask_storeu_ps(a->out + (size_t)t * a->out_stride, a->rows, acc[t]);
 }
 
+/* all activation rows */
 MOE_INLINE void moe_multiply_panel_32(const moe_kind32 kind, const moe_panel32 *p, size_t n_groups, size_t n_x, moe_tile32 a) {
-    for (; n_x >= MOE_TILE; n_x -= MOE_TILE) {
-        moe_multiply_tile_32(MOE_TILE, kind, p, n_groups, &a);
-        a.x += MOE_TILE * a.x_stride;
-        a.out += MOE_TILE * a.out_stride;
-    }
-    if (n_x & 4) {
-        moe_multiply_tile_32(4, kind, p, n_groups, &a);
-        a.x += 4 * a.x_stride;
-        a.out += 4 * a.out_stride;
-    }
-    switch (n_x & 3) {
-    case 1: moe_multiply_tile_32(1, kind, p, n_groups, &a); break;
-    case 2: moe_multiply_tile_32(2, kind, p, n_groups, &a); break;
-    case 3: moe_multiply_tile_32(3, kind, p, n_groups, &a); break;
+    while (n_x) {
+        size_t n = moe_next_tile(n_x);
+        switch (n) {
+        case 1: moe_multiply_tile_32(1, kind, p, n_groups, &a); break;
+        case 2: moe_multiply_tile_32(2, kind, p, n_groups, &a); break;
+        case 3: moe_multiply_tile_32(3, kind, p, n_groups, &a); break;
+        case 4: moe_multiply_tile_32(4, kind, p, n_groups, &a); break;
+        case 5: moe_multiply_tile_32(5, kind, p, n_groups, &a); break;
+        case 6: moe_multiply_tile_32(6, kind, p, n_groups, &a); break;
+        case 7: moe_multiply_tile_32(7, kind, p, n_groups, &a); break;
+        default: moe_multiply_tile_32(8, kind, p, n_groups, &a); break;
+        }
+        n_x -= n;
+        a.x += n * a.x_stride;
+        a.out += n * a.out_stride;
     }
 }
 

@@ -9,21 +9,21 @@
 
 #define MOE_NOINLINE __attribute__((noinline))
 
-#define MOE_TILE 8 /* activation rows of a kernel: 8 + 8 accumulators and a step stay in registers */
+#define MOE_TILE 8 /* most activation rows of a kernel: 8 + 8 accumulators and a step stay in registers */
 
 /* Where the activations of a tile are, block by block */
 typedef struct moe_tile {
-    const uint8_t *x; /* block_x_avx512 of the first row */
+    const uint8_t *x; /* block_x_q8_K of the first row */
     size_t x_stride;
     float *out;
     size_t out_stride;
     __mmask16 rows; /* of the panel that exist */
 } moe_tile;
 
-MOE_INLINE const block_x_avx512 *moe_tile_x(const moe_tile *a, size_t t) { return (const void *)(a->x + t * a->x_stride); }
+MOE_INLINE const block_x_q8_K *moe_tile_x(const moe_tile *a, size_t t) { return (const void *)(a->x + t * a->x_stride); }
 
 /* acc = fma(isum * d - msum * dmin, yd, acc) of one activation row */
-MOE_INLINE __m512 moe_add_block(const moe_kind kind, const moe_panel *p, const block_x_avx512 *x, __m512i isum, __m512 acc) {
+MOE_INLINE __m512 moe_add_block(const moe_kind kind, const moe_panel *p, const block_x_q8_K *x, __m512i isum, __m512 acc) {
     __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(isum), _mm512_load_ps(p->d));
     if (kind.n_mins) {
         __m512i msum = _mm512_setzero_si512();
@@ -36,19 +36,28 @@ MOE_INLINE __m512 moe_add_block(const moe_kind kind, const moe_panel *p, const b
     return _mm512_fmadd_ps(sum, _mm512_set1_ps(x->d), acc);
 }
 
-/* n activation rows (constant, 1..8) x one panel; is_first: out holds nothing yet */
-MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_panel *p, const moe_tile *a, int is_first) {
+/* Row t of the tile to come, brought near: rows are far apart, so the CPU does not foresee them. */
+MOE_INLINE void moe_fetch_tile_row(const moe_tile *next, size_t t) {
+    const char *x = (const char *)next->x + t * next->x_stride;
+    _mm_prefetch(x, _MM_HINT_T0);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 256; i += 64) _mm_prefetch(x + offsetof(block_x_q8_K, q) + i, _MM_HINT_T0);
+    _mm_prefetch((const char *)(next->out + t * next->out_stride), _MM_HINT_T0);
+}
+
+/* n activation rows (constant, 1..8) x one panel; is_first: out holds nothing yet; next: the tile to come */
+MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_panel *p, const moe_tile *a, const moe_tile *next, int is_first) {
     const int scaled = kind.n_groups > 1, n_parts = scaled ? kind.n_groups : 8, steps = 64 / n_parts;
     int32_t start[MOE_TILE][16] __attribute__((aligned(64)));
     __m512i part[MOE_TILE], isum[MOE_TILE];
 #pragma GCC unroll 8
-    for (int t = 0; t < n; t++)
+    for (int t = 0; t < n; t++) {
         if (kind.offset) _mm512_store_si512(start[t], moe_group_starts(kind, moe_tile_x(a, (size_t)t)));
-#pragma GCC unroll 8
-    for (int t = 0; t < n; t++)
         isum[t] = kind.offset && !scaled ? _mm512_load_si512(start[t]) : _mm512_setzero_si512();
+    }
     for (int g = 0; g < n_parts; g++) {
-        const uint8_t *x = a->x + kind.order + 4 * steps * g;
+        const uint8_t *x = a->x + offsetof(block_x_q8_K, q) + 4 * steps * g;
+        if (g < n) moe_fetch_tile_row(next, (size_t)g);
 #pragma GCC unroll 8
         for (int t = 0; t < n; t++)
             part[t] = !scaled ? isum[t] : kind.offset ? _mm512_set1_epi32(start[t][g]) : _mm512_setzero_si512();
@@ -72,22 +81,28 @@ MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_pa
     }
 }
 
+/* How many of n_x rows come next: tiles of 4 to 8 rows, since 1 to 3 take as long as 4 */
+MOE_INLINE size_t moe_next_tile(size_t n_x) { return n_x >= 12 ? 8 : n_x > 8 ? (n_x + 1) / 2 : n_x; }
+
 /* all activation rows x one panel */
 MOE_INLINE void moe_multiply_panel(const moe_kind kind, const moe_panel *p, size_t n_x, moe_tile a, int is_first) {
-    for (; n_x >= MOE_TILE; n_x -= MOE_TILE) {
-        moe_multiply_tile(MOE_TILE, kind, p, &a, is_first);
-        a.x += MOE_TILE * a.x_stride;
-        a.out += MOE_TILE * a.out_stride;
-    }
-    if (n_x & 4) {
-        moe_multiply_tile(4, kind, p, &a, is_first);
-        a.x += 4 * a.x_stride;
-        a.out += 4 * a.out_stride;
-    }
-    switch (n_x & 3) {
-    case 1: moe_multiply_tile(1, kind, p, &a, is_first); break;
-    case 2: moe_multiply_tile(2, kind, p, &a, is_first); break;
-    case 3: moe_multiply_tile(3, kind, p, &a, is_first); break;
+    const moe_tile first = {a.x + sizeof(block_x_q8_K), a.x_stride, a.out, a.out_stride, a.rows}; /* of the next block */
+    while (n_x) {
+        size_t n = moe_next_tile(n_x);
+        moe_tile next = {a.x + n * a.x_stride, a.x_stride, a.out + n * a.out_stride, a.out_stride, a.rows};
+        n_x -= n;
+        if (!n_x) next = first;
+        switch (n) {
+        case 1: moe_multiply_tile(1, kind, p, &a, &next, is_first); break;
+        case 2: moe_multiply_tile(2, kind, p, &a, &next, is_first); break;
+        case 3: moe_multiply_tile(3, kind, p, &a, &next, is_first); break;
+        case 4: moe_multiply_tile(4, kind, p, &a, &next, is_first); break;
+        case 5: moe_multiply_tile(5, kind, p, &a, &next, is_first); break;
+        case 6: moe_multiply_tile(6, kind, p, &a, &next, is_first); break;
+        case 7: moe_multiply_tile(7, kind, p, &a, &next, is_first); break;
+        default: moe_multiply_tile(8, kind, p, &a, &next, is_first); break;
+        }
+        a = next;
     }
 }
 
@@ -158,7 +173,7 @@ MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t
         size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
         const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
         moe_tile a = {m->x, m->x_stride, m->out + r0, m->out_stride, v16_mask(n)};
-        for (size_t b = 0; b < m->n_in / 256; b++, a.x += sizeof(block_x_avx512)) {
+        for (size_t b = 0; b < m->n_in / 256; b++, a.x += sizeof(block_x_q8_K)) {
             moe_rows rows = n < 16 ? moe_short_panel(w + b * bytes, m->w_stride, n, bytes, copy)
                                    : moe_rows_at(w + b * bytes, m->w_stride, 16 * m->w_stride);
             moe_fetch(&rows, bytes);
@@ -169,8 +184,8 @@ MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t
 }
 
 /* A kind of steps and its panel product, shared by the types of that kind. */
-#define MOE_KIND_AVX512(KIND, n_groups, offset, n_mins, order)                                                         \
-    static const moe_kind kind_##KIND = {n_groups, offset, n_mins, order};                                             \
+#define MOE_KIND_AVX512(KIND, n_groups, offset, n_mins, format)                                                         \
+    static const moe_kind kind_##KIND = {n_groups, offset, n_mins, format};                                             \
     __attribute__((noinline, unused)) static void multiply_##KIND(const moe_panel *p, size_t n_x, moe_tile a, int is_first) { \
         moe_multiply_panel(kind_##KIND, p, n_x, a, is_first);                                                   \
     }

@@ -5,17 +5,17 @@
 #include "gemm_avx512.h"
 #include "generated/codes.h"
 
-/*              KIND, groups, offset, mins, order of the steps */
-MOE_KIND_AVX512(min8, 8, 0, 8, MOE_ORDER_PLAIN)
-MOE_KIND_AVX512(min16, 16, 0, 16, MOE_ORDER_PLAIN)
-MOE_KIND_AVX512(folded_min16, 1, 0, 16, MOE_ORDER_PLAIN)
-MOE_KIND_AVX512(offset4, 16, 4, 0, MOE_ORDER_PLAIN)
-MOE_KIND_AVX512(signed16, 16, 32, 0, MOE_ORDER_PLAIN)
-MOE_KIND_AVX512(signed8, 8, 128, 0, MOE_ORDER_PLAIN)
-MOE_KIND_AVX512(signed8_planes, 8, 64, 0, MOE_ORDER_PLANES32)
-MOE_KIND_AVX512(signed16_planes, 16, 64, 0, MOE_ORDER_PLANES16)
-MOE_KIND_AVX512(generic16, 16, 128, 0, MOE_ORDER_PLAIN)
-MOE_KIND_AVX512(generic1, 1, 128, 0, MOE_ORDER_PLAIN)
+/*              KIND, groups, offset, mins, format of x */
+MOE_KIND_AVX512(min8, 8, 0, 8, MOE_X_Q8_K)
+MOE_KIND_AVX512(min16, 16, 0, 16, MOE_X_Q8_K)
+MOE_KIND_AVX512(folded_min16, 1, 0, 16, MOE_X_Q8_K)
+MOE_KIND_AVX512(offset4, 16, 4, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed16, 16, 32, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed8, 8, 128, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed8_planes, 8, 64, 0, MOE_X_Q8_K_A)
+MOE_KIND_AVX512(signed16_planes, 16, 64, 0, MOE_X_Q8_K_B)
+MOE_KIND_AVX512(generic16, 16, 128, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(generic1, 1, 128, 0, MOE_X_Q8_K)
 
 #include "quants/q4_K_avx512.h"
 #include "quants/q5_K_avx512.h"
@@ -49,9 +49,12 @@ MOE_KIND32_AVX512(min_32, 32, 0, 1)
     [3].mul_mat = mul_mat_avx512_Q4_1, [6].mul_mat = mul_mat_avx512_Q5_0,                               \
     [7].mul_mat = mul_mat_avx512_Q5_1, [8].mul_mat = mul_mat_avx512_Q8_0,                               \
     [20].mul_mat = mul_mat_avx512_IQ4_NL, [39].mul_mat = mul_mat_avx512_MXFP4,                          \
-    [40].mul_mat = mul_mat_avx512_NVFP4,
+    [40].mul_mat = mul_mat_avx512_NVFP4, [16].x_format = MOE_X_Q8_K_A, [18].x_format = MOE_X_Q8_K_A,    \
+    [21].x_format = MOE_X_Q8_K_A, [17].x_format = MOE_X_Q8_K_B, [22].x_format = MOE_X_Q8_K_B,
 
 #define MOE_X_OWN                                                                                       \
     , [MOE_X_Q8_0].quantize_row = quantize_row_avx512_q8_0,                                             \
-      [MOE_X_Q8_K] = {256, sizeof(block_x_avx512), quantize_row_avx512_q8_K}
+      [MOE_X_Q8_K].quantize_row = quantize_row_avx512_q8_K,                                             \
+      [MOE_X_Q8_K_A].quantize_row = quantize_row_avx512_q8_K_a,                                         \
+      [MOE_X_Q8_K_B].quantize_row = quantize_row_avx512_q8_K_b
 #endif

@@ -17,7 +17,7 @@ typedef struct moe_kind {
     int n_groups; /* groups with a scale of their own: 8, 16, or 1 where scales are folded into the weights */
     int offset;   /* a step holds weight + offset, 0..255 */
     int n_mins;   /* groups with a min of their own: 0, 8 or 16 */
-    size_t order; /* where in block_x_avx512 the activations lie in the order of the steps */
+    int format;   /* MOE_X_Q8_K, or _A or _B: activations in the order of the steps */
 } moe_kind;
 
 typedef struct moe_panel { /* a 256-block of 16 rows */
@@ -204,7 +204,7 @@ MOE_INLINE __m512i moe_every_other(__m512i a, __m512i b, const int odd) {
 typedef struct moe_sink {
     moe_kind kind;
     moe_panel *panel;         /* not NULL: store there and do nothing else */
-    const block_x_avx512 *x;  /* otherwise: multiply with this block of one activation row */
+    const block_x_q8_K *x;  /* otherwise: multiply with this block of one activation row */
     const int32_t *start;     /* what the sums of its groups start from (moe_group_starts) */
     __m512i part, isum, msum; /* of the group, of the block */
     __m512 acc;               /* of the row so far */
@@ -214,7 +214,7 @@ typedef struct moe_sink {
 MOE_INLINE __m512i moe_broadcast_4(const void *p) { return _mm512_set1_epi32((int)moe_load_u32(p)); }
 
 /* -offset * sum of the activations of every group: takes off in advance what the offset adds */
-MOE_INLINE __m512i moe_group_starts(const moe_kind kind, const block_x_avx512 *x) {
+MOE_INLINE __m512i moe_group_starts(const moe_kind kind, const block_x_q8_K *x) {
     __m512i s = kind.n_groups == 16  ? _mm512_cvtepi16_epi32(_mm256_load_si256((const void *)x->sum16))
                 : kind.n_groups == 8 ? _mm512_cvtepi16_epi32(_mm256_castsi128_si256(_mm_load_si128((const void *)x->sum32)))
                                      : _mm512_set1_epi32(x->sum);
@@ -229,7 +229,7 @@ MOE_INLINE void moe_sink_group(moe_sink *s, const int g) {
 
 MOE_INLINE void moe_sink_step(moe_sink *s, const int step, __m512i weights) {
     if (s->panel) _mm512_store_si512(s->panel->step[step], weights);
-    else s->part = _mm512_dpbusd_epi32(s->part, weights, moe_broadcast_4((const int8_t *)s->x + s->kind.order + 4 * step));
+    else s->part = _mm512_dpbusd_epi32(s->part, weights, moe_broadcast_4(s->x->q + 4 * step));
 }
 
 /* group g is complete; types with one group have no scale */

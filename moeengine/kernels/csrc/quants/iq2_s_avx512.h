@@ -1,6 +1,6 @@
 /* IQ2_XS and IQ2_S on AVX-512: the code books of 512 and 1024 points as byte tables (iq2_xxs_avx512.h tells
  * the idea). A scale belongs to two indices only, so the four bytes of a step must come from two: they are
- * rearranged to weight p and p + 4 of both (MOE_ORDER_PLANES16). */
+ * rearranged to weight p and p + 4 of both (MOE_X_Q8_K_B). */
 
 /* 64 look-ups in a table of 256 * 2^n bytes; bit[i]: bit 7 + i of the indices, i <= n */
 MOE_INLINE __m512i moe_lookup_512(const uint8_t *table, __m512i index, const __mmask64 bit[2]) {

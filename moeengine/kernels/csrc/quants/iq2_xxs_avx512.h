@@ -5,7 +5,7 @@
  * From codes to weights: one vpermb for weight p of every index, the *code byte as index* into a table of 64
  * weights. vpermb looks at 6 bits, and the table decides which of them count, so a byte carries two codes
  * with their two signs and nothing is shifted or masked to get one of them out.
- * Steps come in MOE_ORDER_PLANES32: byte i of step 8*g + p is weight p of index i of group g.
+ * Steps come in MOE_X_Q8_K_A: byte i of step 8*g + p is weight p of index i of group g.
  *
  * Signs: vpmultishiftqb puts the 7 bits of an index into a byte, vgf2p8affineqb moves each to where the
  * weight tables want it; the eighth sign, the parity of the seven, is one more row of its bit matrix. */

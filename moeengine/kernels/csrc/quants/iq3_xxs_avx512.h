@@ -1,6 +1,6 @@
 /* IQ3_XXS and IQ3_S on AVX-512: a grid point is 4 of 8 magnitudes, so codes are 3 bits and two of them a byte
  * (iq2_xxs_avx512.h tells the idea). The sign of a weight takes the place of a bit of the other code. With the even
- * indices of a group in one vector and the odd ones in another, steps come in MOE_ORDER_PLANES32. */
+ * indices of a group in one vector and the odd ones in another, steps come in MOE_X_Q8_K_A. */
 
 /* Steps step .. step + 3 of four indices a lane: codes 0, 1 and codes 2, 3, and signs in the bits that
  * tools/generate_codes.py names (IQ3_BITS). */
