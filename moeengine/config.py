@@ -114,6 +114,8 @@ class EngineConfig:
                              "auto" is "anon" where experts are streamed and there is room, else "mmap"
     memory_budget : int      bytes for everything together, also as text such as "4G"; None: what is there
     n_expert_used : int      LOSSY: experts for each token in place of the model's own number
+    drop_cold_experts : float   LOSSY: of few tokens, leave out experts that would cost a read and whose
+                             weight is below this share of an even one, 0 to 1; 0: none
     force_pre : str or None  pre-tokenizer to use in place of the one the file names
     """
 
@@ -135,6 +137,7 @@ class EngineConfig:
     dense_weights: str = "auto"
     memory_budget: int | None = None
     n_expert_used: int | None = None
+    drop_cold_experts: float = 0.0
     force_pre: str | None = None
 
     def __post_init__(self):
@@ -151,6 +154,7 @@ class EngineConfig:
         if self.cache_mb != "auto":
             object.__setattr__(self, "cache_mb", _number("cache_mb", _decimal(self.cache_mb), 0))
         _one_of("cache_policy", self.cache_policy, CACHE_POLICIES)
+        object.__setattr__(self, "drop_cold_experts", _number("drop_cold_experts", self.drop_cold_experts, 0, 1))
         _one_of("dense_weights", self.dense_weights, DENSE_POLICIES)
         if self.memory_budget is not None:
             object.__setattr__(self, "memory_budget", _size("memory_budget", self.memory_budget))

@@ -29,6 +29,8 @@ _LOSSY = (
         "experts for each token",
         "the model's own number",
     ),
+    (("--drop-cold-experts",), "drop_cold_experts", float,
+     "stream: leave out experts that would cost a read and weigh less than this share", None),
 )
 _MACHINE = (
     (("-t", "--threads", "--n-threads"), "n_threads", int, "compute threads",

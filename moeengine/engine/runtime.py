@@ -187,7 +187,7 @@ class Runtime:
             "n_vocab": hp.n_vocab,
             "n_expert": hp.n_expert,
             "n_expert_used": hp.n_expert_used,
-            "is_lossy": self.config.n_expert_used is not None,
+            "is_lossy": self.config.n_expert_used is not None or self.config.drop_cold_experts > 0,
             "file_bytes": self.model_file.total_bytes,
             **self.counters.as_dict(),
             **self._supply_stats(),
@@ -202,7 +202,8 @@ class Runtime:
             phase["wait_s"] /= self.team.n_threads  # the supply sums over the threads that wait
             seconds = getattr(self.counters, f"{name}_s")
             phase["compute_s"] = max(0.0, seconds - phase["wait_s"] - phase["upkeep_s"])
-        return {"supply": phases | self.supply.stats()}
+        dropped = sum(block.n_dropped for block in self.model.moe_blocks)
+        return {"supply": phases | self.supply.stats() | {"n_dropped": dropped}}
 
     def chat_template(self, source=None):
         """The ChatTemplate of a Jinja2 text, or of the model file; made at first use.
@@ -261,6 +262,8 @@ def _supply(model_file, model, team, config):
     supply, choice = supply_for(model_at, config, demand)
     logger.info("%s", choice.why)
     model.set_supply(supply, config.prefetch_layers)
+    for block in model.moe_blocks:
+        block.set_drop_below(config.drop_cold_experts)
     if config.warm_experts is not None:
         n = supply.warm(experts_by_use(config.warm_experts))
         logger.info("%s: %d experts read into the cache", config.warm_experts, n)

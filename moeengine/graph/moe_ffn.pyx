@@ -38,6 +38,7 @@ cdef extern from "math.h" nogil:
 cdef enum:
     MAX_TIERS = 4
     MAX_AHEAD = 4
+    DROP_TOKENS = 8         # larger passes use most experts anyway
     GATE = 0
     UP = 1
     DOWN = 2
@@ -73,6 +74,8 @@ cdef struct MoeState:
     int64_t group_pairs
     const MoeState *ahead[MAX_AHEAD]    # layers whose choice is guessed while this one runs
     int n_ahead
+    float drop_below        # LOSSY: share of an even weight under which a cold expert is left out; 0: none is
+    int64_t n_dropped
 
 cdef struct Group:
     # Experts i0 <= i < i1 of the plan: pairs p0 <= pair < p1.
@@ -342,6 +345,30 @@ cdef void guess_ahead(const MoeState *s, Pass *p) noexcept nogil:
                 tier.supply.hint(tier.supply.arg, ids, n)
 
 
+cdef void drop_cold(MoeState *s, Pass *p) noexcept nogil:
+    """Takes the choices out that would cost a read and weigh little. Only where drop_below asks for it."""
+    cdef int64_t t, a, A = s.route.n_expert_used
+    cdef int32_t *ids
+    cdef float *weights
+    cdef float least
+    cdef int i
+    cdef const Tier *tier
+    for t in range(p.n_tokens):
+        ids, weights = p.route_ids + t * A, p.route_weights + t * A
+        least = 0
+        for a in range(A):
+            least = least + weights[a]
+        least = least / A * s.drop_below
+        for a in range(A):
+            for i in range(s.n_tiers):
+                tier = &s.tiers[i]
+                if (tier.first <= ids[a] < tier.first + tier.n_expert and weights[a] < least
+                        and tier.supply.is_cold != NULL and tier.supply.is_cold(tier.supply.arg, ids[a] - tier.first)):
+                    ids[a] = -1
+                    s.n_dropped += 1
+                    break
+
+
 cdef void supply_begin(const MoeState *s, const Tier *tier, Pass *p) noexcept nogil:
     """Tells the supply which experts come; it may permute p.visit where one group holds them all."""
     cdef int64_t i, n = p.plan.n_used
@@ -373,6 +400,8 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     route_tokens(s, p)
     if ith == 0 and p.trace != NULL:
         memcpy(p.trace + s.i_moe * p.n_tokens * A, p.route_ids, <size_t>(p.n_tokens * A) * sizeof(int32_t))
+    if ith == 0 and s.drop_below > 0 and p.n_tokens <= DROP_TOKENS:
+        drop_cold(<MoeState *>state, p)
     for i in range(s.n_tiers):
         if i > 0:
             team_barrier(p.team)     # all have left the plan of the tier before
@@ -446,6 +475,15 @@ cdef class MoeBlock(Block):
         return LayerAt(self.il, tuple(
             TierAt(t.first, t.n_expert, tuple(BankAt(b.tensor, b.address) for b in t.banks)) for t in self.tiers
         ))
+
+    def set_drop_below(self, float share):
+        """LOSSY: leave out experts that would cost a read and weigh less than `share` of an even weight."""
+        (<MoeState *>self.state).drop_below = share
+
+    @property
+    def n_dropped(self):
+        """Choices left out so far because of set_drop_below."""
+        return (<MoeState *>self.state).n_dropped
 
     def set_ahead(self, blocks):
         """The MoeBlocks after this one whose routers are asked ahead; they live as long as this one."""

@@ -14,6 +14,8 @@ cdef struct TierHooks:
     void (*begin)(void *arg, const ExpertPlan *plan, int64_t n_tokens, int32_t *visit) noexcept nogil
     # By member 0, after the last use of the tier's bytes in this pass. Follows every begin.
     void (*end)(void *arg) noexcept nogil
+    # By member 0, before begin: using expert `ie` would cost a read.
+    bint (*is_cold)(void *arg, int32_t ie) noexcept nogil
     # By member 0: these experts of the tier (ids local, ascending) will probably be used by the next
     # pass through it. Never changes results.
     void (*hint)(void *arg, const int32_t *ids, int64_t n) noexcept nogil

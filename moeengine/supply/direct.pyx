@@ -47,6 +47,11 @@ cdef const char *direct_ready(void *arg, int32_t ie) noexcept nogil:
     return at
 
 
+cdef bint direct_is_cold(void *arg, int32_t ie) noexcept nogil:
+    cdef TierArg *a = <TierArg *>arg
+    return expert_of(a.d.t, a.tier, ie).slot < 0
+
+
 cdef void direct_begin(void *arg, const ExpertPlan *plan, int64_t n_tokens, int32_t *visit) noexcept nogil:
     cdef Direct *d = (<TierArg *>arg).d
     cdef TierState *tier = (<TierArg *>arg).tier
@@ -320,7 +325,7 @@ cdef class DirectSupply(ExpertSupply):
         tier.max_experts = max(1, self.table.t.n_ring // 2)
         tier.begin, tier.end = direct_begin, direct_end
         if self.table.n_cache_slots:
-            tier.hint = direct_hint
+            tier.hint, tier.is_cold = direct_hint, direct_is_cold
         for b in range(3):
             banks[b].arg = &self.banks[3 * i + b]
             banks[b].ready = direct_ready

@@ -171,3 +171,13 @@ def test_works_in_a_forked_child(path, expected):
         if pid == 0:
             os._exit(0 if np.array_equal(engine.session().eval(prompt()), expected[0]) else 1)
         assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_dropping_cold_experts_is_lossy_counted_and_said(path, expected):
+    mb = cache_mb_of(path, 0.2)
+    logits, stats = run(path, moe_mode="stream", cache_mb=mb, drop_cold_experts=1.0)
+    assert stats["is_lossy"] and stats["supply"]["n_dropped"] > 0
+    assert np.array_equal(logits[0], expected[0])  # the prompt drops nothing
+    assert not np.array_equal(logits, expected)
+    exact, stats = run(path, moe_mode="stream", cache_mb=mb, drop_cold_experts=0.0)
+    assert np.array_equal(exact, expected) and not stats["is_lossy"] and stats["supply"]["n_dropped"] == 0
