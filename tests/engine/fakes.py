@@ -76,6 +76,10 @@ class FakeContext:
             self._cancelled.clear()
             self.busy.release()
 
+    def thrown_out(self):
+        """Forget a pass that a signal ended between two statements here, which compiled code has not."""
+        self.busy, self.model.lock, self.model.n_at_once = threading.Lock(), threading.Lock(), 0
+
     def _forward(self, tokens, n_past, outputs, logits):
         model = self.model
         assert 1 <= len(tokens) <= self.n_ubatch and 0 <= n_past <= len(self.held)
