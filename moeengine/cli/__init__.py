@@ -34,7 +34,7 @@ def main(argv=None):
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 still gets its text
-    previous = _exit_on_sigterm()
+    previous = _handle_signals()
     try:
         args = _parser(argv).parse_args(argv)
         status = args.run(args)
@@ -53,8 +53,8 @@ def main(argv=None):
         print(f"moeengine: {' '.join(_message(error).split())}", file=sys.stderr)
         return EXIT_ERROR
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _parser(argv):
@@ -99,15 +99,42 @@ def _replace_closed_streams():
             setattr(sys, name, open(os.devnull, mode))
 
 
-def _exit_on_sigterm():
-    """Let SIGTERM end the program also as process 1 of a container; returns the old handler."""
+def _handle_signals():
+    """SIGTERM ends the program, also as process 1 of a container; Ctrl-C does so whenever it comes.
+
+    Returns the handlers that were there before, by signal.
+    """
     if threading.current_thread() is not threading.main_thread():
-        return None
+        return {}
 
     def leave(number, frame):
         raise SystemExit(EXIT_TERMINATED)
 
-    return signal.signal(signal.SIGTERM, leave)
+    def interrupt(number, frame):
+        if _is_importing(frame):  # where an exception may come out as another one, or be swallowed
+            _leave_at_once(EXIT_INTERRUPTED)
+        raise KeyboardInterrupt
+
+    handlers = {signal.SIGTERM: leave}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        handlers[signal.SIGINT] = interrupt
+    return {number: signal.signal(number, handler) for number, handler in handlers.items()}
+
+
+def _is_importing(frame):
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _leave_at_once(status):
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError, RuntimeError):
+        pass  # nobody reads, or the interrupt hit inside a write
+    os._exit(status)
 
 
 def _discard_stdout():

@@ -13,7 +13,8 @@ _DEFAULTS = {
     for kind in (EngineConfig, GenerationParams, SamplingParams)
     for f in fields(kind)
 }
-_NUMBERS = {int: "N", float: "X"}  # metavar
+_NUMBERS = {int: "N", float: "X"}  # metavar of a type, or else of a field
+_WORDS = {"cache_mb": "MB", "memory_budget": "SIZE", "warm_experts": "FILE"}
 
 # flags, field, type or choices, help, and the default in words where the field's own says nothing
 _MODEL = (
@@ -83,7 +84,7 @@ def _add(group, rows, defaults):
         if isinstance(kind, tuple):
             values = {"choices": kind}
         else:
-            values = {"type": kind, "metavar": _NUMBERS.get(kind, "NAME")}
+            values = {"type": kind, "metavar": _NUMBERS.get(kind) or _WORDS.get(field, "NAME")}
         group.add_argument(*flags, dest=field, help=f"{help_text} (default: {default})", **values)
 
 

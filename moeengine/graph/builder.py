@@ -127,10 +127,10 @@ def read_hparams(file, tensors, n_expert_used=None):
     if n_expert and not 1 <= used <= n_expert:
         raise GGUFError(f"{file.files[0].path}: key {arch}.expert_used_count: found {used}, expected 1 to {n_expert}")
     if n_expert_used is not None:
-        if not 1 <= n_expert_used <= max(1, n_expert):
+        if not 1 <= n_expert_used <= n_expert:
             expected = f"1 to {n_expert}" if n_expert else "nothing: the model has no experts"
             raise ConfigError(f"n_expert_used: found {n_expert_used}, expected {expected}")
-        used = n_expert_used if n_expert else used
+        used = n_expert_used
     n_ff = per_layer(file, f"{arch}.feed_forward_length", n_layer, default=0)
     eps = file.get_float(f"{arch}.attention.layer_norm_rms_epsilon")
     if not (math.isfinite(eps) and 0 <= eps < 1):

@@ -103,7 +103,7 @@ class ChatTemplate:
 
         Raises
         ------
-        ConfigError    a message has no role, the template refuses the conversation (its own words are given) or uses
+        ConfigError    a message has no role or no content, the template refuses the conversation (its own words are given) or uses
                        more than `template_limits` allows
         """
         text = self._rendered(messages, add_generation_prompt, extra)
@@ -198,6 +198,8 @@ class _Counter:
             raise ConfigError(
                 f"message {i}: found no role, expected a mapping with 'role' and 'content'"
             )
+        if message.get("content") is None and not message.get("tool_calls"):
+            raise ConfigError(f"message {i}: found no content, expected 'content' or 'tool_calls'")
         message = self.plain(message, f"message {i}")
         if message["role"] in ROLES:
             message["role"] = literal(message["role"])

@@ -178,6 +178,19 @@ def test_signals_end_it_soon(number, status, prompt):
     assert process.stderr.read() == b""
 
 
+def test_an_interrupt_inside_an_import_ends_it(tmp_path):
+    (tmp_path / "interrupted.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    [0 for _ in range(10**6)]\n"
+        "except BaseException as error:\n    raise ImportError('as extension modules do') from error\n"
+    )
+    code = ("import sys; from moeengine import cli; cli.COMMANDS['x'] = ('interrupted', 'a test');"
+            "sys.exit(cli.main(['x']))")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=30,
+                          env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def test_progress_only_on_a_terminal():
     main_fd, terminal = pty.openpty()
     process = start_fake("generate", "-m", "x", "-p", "a" * 100, "-n", "2", "--ubatch", "10",

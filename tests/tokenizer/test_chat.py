@@ -250,7 +250,8 @@ def test_a_template_cannot_leave_the_sandbox(render, source):
 
 @pytest.mark.parametrize("messages, message", [
     ("hi", "found str"), ({"role": "user"}, "found dict"), (5, "found int"), ([1], "message 0: found no role"),
-    ([{"content": "x"}], "no role"), ([{"role": 1}], "no role"), ([user(object())], "message 0: found object"),
+    ([{"content": "x"}], "no role"), ([{"role": 1}], "no role"), ([{"role": "user"}], "no content"),
+    ([user(object())], "message 0: found object"),
     ([user(b"x")], "found bytes"),
 ])  # fmt: skip
 def test_messages_of_another_shape_are_refused(render, messages, message):
