@@ -22,18 +22,16 @@ typedef struct moe_tile {
 
 MOE_INLINE const block_x_q8_K *moe_tile_x(const moe_tile *a, size_t t) { return (const void *)(a->x + t * a->x_stride); }
 
-/* acc = fma(isum * d - msum * dmin, yd, acc) of one activation row */
+/* One block of one activation row, as moe_table.h says */
 MOE_INLINE __m512 moe_add_block(const moe_kind kind, const moe_panel *p, const block_x_q8_K *x, __m512i isum, __m512 acc) {
-    __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(isum), _mm512_load_ps(p->d));
+    __m512i msum = _mm512_setzero_si512();
     if (kind.n_mins) {
-        __m512i msum = _mm512_setzero_si512();
         const int16_t *sums = kind.n_mins == 8 ? x->sum32 : x->sum16;
 #pragma GCC unroll 8
         for (int k = 0; k < kind.n_mins / 2; k++)
             msum = _mm512_dpwssd_epi32(msum, _mm512_load_si512(p->mins[k]), moe_broadcast_4(sums + 2 * k));
-        sum = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(msum), _mm512_load_ps(p->dmin), sum);
     }
-    return _mm512_fmadd_ps(sum, _mm512_set1_ps(x->d), acc);
+    return moe_finish_block(kind, isum, msum, _mm512_load_ps(p->d), _mm512_load_ps(p->dmin), x, acc);
 }
 
 /* Row t of the tile to come, brought near: rows are far apart, so the CPU does not foresee them. */
@@ -184,14 +182,17 @@ MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t
 }
 
 /* A kind of steps and its panel product, shared by the types of that kind. */
-#define MOE_KIND_AVX512(KIND, n_groups, offset, n_mins, format)                                                         \
-    static const moe_kind kind_##KIND = {n_groups, offset, n_mins, format};                                             \
+#define MOE_KIND_AVX512(KIND, n_groups, offset, n_mins, scales_first, format)                                           \
+    static const moe_kind kind_##KIND = {n_groups, offset, n_mins, scales_first, format};                               \
+    enum { scales_first_##KIND = scales_first };                                                                        \
     __attribute__((noinline, unused)) static void multiply_##KIND(const moe_panel *p, size_t n_x, moe_tile a, int is_first) { \
         moe_multiply_panel(kind_##KIND, p, n_x, a, is_first);                                                   \
     }
 
 /* The kind may differ between the two ways, where a panel pays for more unpacking. */
 #define MOE_DERIVE_AVX512_256(NAME, DOT_KIND, PANEL_KIND)                                                              \
+    _Static_assert(scales_first_##DOT_KIND == MOE_SCALES_FIRST_##NAME, "order of float sums of " #NAME);                \
+    _Static_assert(scales_first_##PANEL_KIND == MOE_SCALES_FIRST_##NAME, "order of float sums of " #NAME);              \
     static __m512 dot_panel_##NAME(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows) {               \
         return moe_dot_panel(m, w, w_stride, n_rows, kind_##DOT_KIND, sizeof(block_##NAME), rows_avx512_##NAME);       \
     }                                                                                                                  \

@@ -5,10 +5,14 @@
  *
  * Numbers. Integer sums are exact. Float sums have one fixed order (below), so the result of a
  * matrix product is the same bytes on every instruction set and for every number of rows:
- *   256-weight types: per block, ascending: sum = (float)isum * d, rounded; types with a min then
- *     sum = fma(-(float)msum, dmin, sum); acc = fma(sum, yd, acc). isum is the exact integer
- *     sum_g scale_g * sum_k q_k * y_k and msum = sum_g min_g * sum_k y_k. (This is the order of stock's
- *     many-row kernel; with rows of one block, as in small models, it decides ties of later rounding.)
+ *   256-weight types: blocks ascending; isum is the exact integer sum_g scale_g * sum_k q_k * y_k and
+ *     msum = sum_g min_g * sum_k y_k.
+ *     Q4_K, Q5_K, Q6_K, IQ4_XS (MOE_SCALES_FIRST_<type> 1): acc = fma((float)isum, d * yd, acc); types
+ *     with a min then acc = fma(-(float)msum, dmin * yd, acc).
+ *     The others: sum = (float)isum * d, rounded; types with a min then sum = fma(-(float)msum, dmin,
+ *     sum); acc = fma(sum, yd, acc).
+ *     (Each is the order of stock's many-row kernel for that type on CPUs with AMX; with rows of one
+ *     block, as in small models, it decides ties of later rounding.)
  *   32-weight types, one 32-block at a time (NVFP4: 16): acc = fma((float)isum, d * yd, acc); Q4_1
  *     and Q5_1 then do acc = fma(m, s, acc), s the activation block's fp16-rounded sum.
  *   F32, F16, BF16: 16 partial sums, lane k % 16, fma, k ascending; then halves are added:

@@ -113,9 +113,23 @@ MOE_INLINE avx2_part avx2_dot_unpacked(const void *block, const block_x_q8_K *x,
     return part;
 }
 
+/* acc and the sums of one block, in the order of moe_table.h; mins and dmin only where has_min */
+MOE_INLINE __m256 avx2_finish256(int has_min, int scales_first, __m256 isum, __m256 d, __m256 mins, __m256 dmin,
+                                 float x_d, __m256 acc) {
+    const __m256 yd = _mm256_set1_ps(x_d);
+    if (scales_first) {
+        acc = _mm256_fmadd_ps(isum, _mm256_mul_ps(d, yd), acc);
+        return has_min ? _mm256_fnmadd_ps(mins, _mm256_mul_ps(dmin, yd), acc) : acc;
+    }
+    __m256 sum = _mm256_mul_ps(isum, d);
+    if (has_min) sum = _mm256_fnmadd_ps(mins, dmin, sum);
+    return _mm256_fmadd_ps(sum, yd, acc);
+}
+
 /* 8 rows at a time, each read from end to end, 8 blocks at a time, which may be of two rows; sums
  * and scales are kept until all rows are there, and then added up with the row as the lane. */
-MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_dot256 *dot) {
+MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, int scales_first,
+                            avx2_dot256 *dot) {
     enum { BLOCKS = 64, PLACES = 8 * BLOCKS + 8 };
     float sums[PLACES], d[PLACES], mins[PLACES], dmin[PLACES]; /* row after row */
     size_t n_blocks = m->n_in / 256;
@@ -151,11 +165,9 @@ MOE_INLINE void avx2_few256(const moe_mul *m, size_t bytes, int has_min, avx2_do
                     avx2_float_columns(d + b, nb, d4);
                     if (has_min) avx2_float_columns(mins + b, nb, mins4);
                     if (has_min) avx2_float_columns(dmin + b, nb, dmin4);
-                    for (size_t k = 0; k < 4 && b + k < nb; k++) {
-                        __m256 s = _mm256_mul_ps(sum4[k], d4[k]);
-                        if (has_min) s = _mm256_fnmadd_ps(mins4[k], dmin4[k], s);
-                        acc = _mm256_fmadd_ps(s, _mm256_set1_ps(x[b0 + b + k].d), acc);
-                    }
+                    for (size_t k = 0; k < 4 && b + k < nb; k++)
+                        acc = avx2_finish256(has_min, scales_first, sum4[k], d4[k], has_min ? mins4[k] : sum4[k],
+                                             has_min ? dmin4[k] : d4[k], x[b0 + b + k].d, acc);
                 }
             }
             float out[8];
@@ -181,6 +193,7 @@ typedef struct avx2_kind { /* compile-time constants of a type */
     int group;             /* weights with one scale: 16 or 32 */
     int steps;             /* products added as int16; 0: the panel is signed */
     int has_min;
+    int scales_first;
     int has_off;
 } avx2_kind;
 
@@ -240,14 +253,12 @@ MOE_INLINE void avx2_tile256_out(avx2_kind kind, const avx2_panel *p, size_t nt,
     avx2_tile256(kind, p, nt, x, isum);
 #pragma GCC unroll 4
     for (size_t t = 0; t < nt; t++) {
-        __m256 yd = _mm256_set1_ps(x[t]->d);
         for (size_t h = 0; h < 2; h++) {
             float *o = out + t * out_stride + 8 * h;
-            __m256 sum = _mm256_mul_ps(_mm256_cvtepi32_ps(isum[h][t]), p[h].d);
-            if (kind.has_min)
-                sum = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(sums[h][t]), p[h].dmin, sum);
             __m256 acc = first ? _mm256_setzero_ps() : _mm256_loadu_ps(o);
-            _mm256_storeu_ps(o, _mm256_fmadd_ps(sum, yd, acc));
+            acc = avx2_finish256(kind.has_min, kind.scales_first, _mm256_cvtepi32_ps(isum[h][t]), p[h].d,
+                                 _mm256_cvtepi32_ps(sums[h][t]), p[h].dmin, x[t]->d, acc);
+            _mm256_storeu_ps(o, acc);
         }
     }
 }
@@ -333,9 +344,11 @@ MOE_INLINE void avx2_unpack_any256(const uint8_t *const *row, avx2_kind kind, in
 /* mul_mat_avx2_NAME from dot_avx2_NAME and panel_avx2_NAME */
 #define AVX2_MUL_256(NAME, group, steps, has_off)                                                 \
     static void mul_mat_avx2_##NAME(const moe_mul *m) {                                           \
-        const avx2_kind kind = {sizeof(block_##NAME), group, steps, MOE_HAS_MIN_##NAME, has_off}; \
+        const avx2_kind kind = {sizeof(block_##NAME), group, steps, MOE_HAS_MIN_##NAME,           \
+                                MOE_SCALES_FIRST_##NAME, has_off};                                \
         if (m->n_x < AVX2_MANY)                                                                   \
-            avx2_few256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, dot_avx2_##NAME);            \
+            avx2_few256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, MOE_SCALES_FIRST_##NAME,     \
+                        dot_avx2_##NAME);                                                         \
         else avx2_many256(m, kind, panel_avx2_##NAME);                                            \
     }
 
@@ -345,7 +358,8 @@ MOE_INLINE void avx2_unpack_any256(const uint8_t *const *row, avx2_kind kind, in
         return avx2_dot_unpacked(block, x, MOE_HAS_MIN_##NAME, unpack_##NAME);                  \
     }                                                                                           \
     MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {               \
-        const avx2_kind kind = {sizeof(block_##NAME), 16, steps, MOE_HAS_MIN_##NAME, off != 0}; \
+        const avx2_kind kind = {sizeof(block_##NAME), 16, steps, MOE_HAS_MIN_##NAME,            \
+                                MOE_SCALES_FIRST_##NAME, off != 0};                             \
         avx2_unpack_any256(row, kind, off, unpack_##NAME, p);                                   \
     }                                                                                           \
     AVX2_MUL_256(NAME, 16, steps, off != 0)

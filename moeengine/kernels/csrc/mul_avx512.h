@@ -5,17 +5,17 @@
 #include "gemm_avx512.h"
 #include "generated/codes.h"
 
-/*              KIND, groups, offset, mins, format of x */
-MOE_KIND_AVX512(min8, 8, 0, 8, MOE_X_Q8_K)
-MOE_KIND_AVX512(min16, 16, 0, 16, MOE_X_Q8_K)
-MOE_KIND_AVX512(folded_min16, 1, 0, 16, MOE_X_Q8_K)
-MOE_KIND_AVX512(offset4, 16, 4, 0, MOE_X_Q8_K)
-MOE_KIND_AVX512(signed16, 16, 32, 0, MOE_X_Q8_K)
-MOE_KIND_AVX512(signed8, 8, 128, 0, MOE_X_Q8_K)
-MOE_KIND_AVX512(signed8_planes, 8, 64, 0, MOE_X_Q8_K_A)
-MOE_KIND_AVX512(signed16_planes, 16, 64, 0, MOE_X_Q8_K_B)
-MOE_KIND_AVX512(generic16, 16, 128, 0, MOE_X_Q8_K)
-MOE_KIND_AVX512(generic1, 1, 128, 0, MOE_X_Q8_K)
+/*              KIND, groups, offset, mins, scales first, format of x */
+MOE_KIND_AVX512(min8, 8, 0, 8, 1, MOE_X_Q8_K)
+MOE_KIND_AVX512(min16, 16, 0, 16, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(folded_min16, 1, 0, 16, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(offset4, 16, 4, 0, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed16, 16, 32, 0, 1, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed8, 8, 128, 0, 1, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed8_planes, 8, 64, 0, 0, MOE_X_Q8_K_A)
+MOE_KIND_AVX512(signed16_planes, 16, 64, 0, 0, MOE_X_Q8_K_B)
+MOE_KIND_AVX512(generic16, 16, 128, 0, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(generic1, 1, 128, 0, 0, MOE_X_Q8_K)
 
 #include "quants/q4_K_avx512.h"
 #include "quants/q5_K_avx512.h"

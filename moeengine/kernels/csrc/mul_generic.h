@@ -38,7 +38,8 @@ MOE_INLINE int32_t moe_dot256(const moe_block256 *u, const int8_t *y) {
     return sum;
 }
 
-MOE_INLINE void moe_mul256(const moe_mul *m, size_t bytes, int has_min, moe_unpack256 *unpack) {
+MOE_INLINE void moe_mul256(const moe_mul *m, size_t bytes, int has_min, int scales_first,
+                           moe_unpack256 *unpack) {
     moe_block256 u[MOE_PANEL];
     for (size_t r0 = 0; r0 < m->n_rows; r0 += MOE_PANEL) {
         size_t n = m->n_rows - r0 < MOE_PANEL ? m->n_rows - r0 : MOE_PANEL;
@@ -50,14 +51,18 @@ MOE_INLINE void moe_mul256(const moe_mul *m, size_t bytes, int has_min, moe_unpa
                     (const block_x_q8_K *)((const uint8_t *)m->x + t * m->x_stride) + b;
                 float *out = m->out + t * m->out_stride + r0;
                 for (size_t r = 0; r < n; r++) {
-                    float acc = b ? out[r] : 0.0f;
-                    float sum = (float)moe_dot256(&u[r], x->q) * u[r].d;
-                    if (has_min) {
-                        int32_t mins = 0;
-                        for (size_t g = 0; g < 16; g++) mins += u[r].mn[g] * x->sum16[g];
-                        sum = f32_madd(-(float)mins, u[r].dmin, sum);
+                    float acc = b ? out[r] : 0.0f, isum = (float)moe_dot256(&u[r], x->q);
+                    int32_t msum = 0;
+                    for (size_t g = 0; g < 16 && has_min; g++) msum += u[r].mn[g] * x->sum16[g];
+                    if (scales_first) {
+                        acc = f32_madd(isum, u[r].d * x->d, acc);
+                        if (has_min) acc = f32_madd(-(float)msum, u[r].dmin * x->d, acc);
+                    } else {
+                        float sum = isum * u[r].d;
+                        if (has_min) sum = f32_madd(-(float)msum, u[r].dmin, sum);
+                        acc = f32_madd(sum, x->d, acc);
                     }
-                    out[r] = f32_madd(sum, x->d, acc);
+                    out[r] = acc;
                 }
             }
         }
@@ -69,7 +74,8 @@ MOE_INLINE void moe_mul256(const moe_mul *m, size_t bytes, int has_min, moe_unpa
         moe_dequantize256(n, w, y, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, unpack_##NAME); \
     }                                                                                        \
     static void mul_mat_##NAME(const moe_mul *m) {                                           \
-        moe_mul256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, unpack_##NAME);              \
+        moe_mul256(m, sizeof(block_##NAME), MOE_HAS_MIN_##NAME, MOE_SCALES_FIRST_##NAME,     \
+                   unpack_##NAME);                                                           \
     }
 
 MOE_DERIVE_256(Q2_K)

@@ -2,7 +2,11 @@
  *
  * A type's header gives its byte map, its packed struct and one `unpack` function that turns a
  * block into integers. Dequantizing and multiplying are derived from that (../mul_generic.h).
- * simd/<isa>.h is included before: float and half conversions come from there. */
+ * simd/<isa>.h is included before: float and half conversions come from there.
+ *
+ * MOE_HAS_MIN_<type>        1: weights have a min
+ * MOE_SCALES_FIRST_<type>   256-weight types: 1: d and the activation's scale are multiplied first
+ *                           (moe_table.h, order of float sums) */
 #ifndef MOE_QUANTS_BLOCK_H
 #define MOE_QUANTS_BLOCK_H
 #include <stddef.h>

@@ -24,6 +24,7 @@ MOE_INLINE uint16_t moe_iq1_m_d(const uint8_t *scales) {
 }
 
 #define MOE_HAS_MIN_IQ1_M 0
+#define MOE_SCALES_FIRST_IQ1_M 0
 MOE_INLINE void unpack_IQ1_M(const void *block, moe_block256 *u) {
     const block_IQ1_M *b = block;
     for (size_t g = 0; g < 16; g++)

@@ -24,6 +24,7 @@ MOE_INLINE void moe_shifted8(const int8_t *grid, int minus, int8_t *q) {
 }
 
 #define MOE_HAS_MIN_IQ1_S 0
+#define MOE_SCALES_FIRST_IQ1_S 0
 MOE_INLINE void unpack_IQ1_S(const void *block, moe_block256 *u) {
     const block_IQ1_S *b = block;
     for (size_t g = 0; g < 8; g++) {

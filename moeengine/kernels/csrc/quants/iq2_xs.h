@@ -16,6 +16,7 @@ typedef struct MOE_PACKED {
 } block_IQ2_XS;
 
 #define MOE_HAS_MIN_IQ2_XS 0
+#define MOE_SCALES_FIRST_IQ2_XS 0
 MOE_INLINE void unpack_IQ2_XS(const void *block, moe_block256 *u) {
     const block_IQ2_XS *b = block;
     for (size_t g = 0; g < 16; g++)

@@ -20,6 +20,7 @@ MOE_INLINE void moe_signed8(const uint8_t *grid, uint8_t signs, int8_t *q) {
 }
 
 #define MOE_HAS_MIN_IQ2_XXS 0
+#define MOE_SCALES_FIRST_IQ2_XXS 0
 MOE_INLINE void unpack_IQ2_XXS(const void *block, moe_block256 *u) {
     const block_IQ2_XXS *b = block;
     for (size_t g = 0; g < 8; g++) {

@@ -20,6 +20,7 @@ typedef struct MOE_PACKED {
 } block_IQ3_S;
 
 #define MOE_HAS_MIN_IQ3_S 0
+#define MOE_SCALES_FIRST_IQ3_S 0
 MOE_INLINE void unpack_IQ3_S(const void *block, moe_block256 *u) {
     const block_IQ3_S *b = block;
     for (size_t g = 0; g < 8; g++) {

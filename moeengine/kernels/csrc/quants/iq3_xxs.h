@@ -25,6 +25,7 @@ MOE_INLINE void moe_signed44(const uint8_t *grid0, const uint8_t *grid1, uint8_t
 }
 
 #define MOE_HAS_MIN_IQ3_XXS 0
+#define MOE_SCALES_FIRST_IQ3_XXS 0
 MOE_INLINE void unpack_IQ3_XXS(const void *block, moe_block256 *u) {
     const block_IQ3_XXS *b = block;
     for (size_t g = 0; g < 8; g++) {

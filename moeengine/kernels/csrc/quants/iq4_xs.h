@@ -17,6 +17,7 @@ typedef struct MOE_PACKED {
 } block_IQ4_XS;
 
 #define MOE_HAS_MIN_IQ4_XS 0
+#define MOE_SCALES_FIRST_IQ4_XS 1
 MOE_INLINE void unpack_IQ4_XS(const void *block, moe_block256 *u) {
     const block_IQ4_XS *b = block;
     uint32_t high = moe_load_u16(&b->scales_h), low = moe_load_u32(b->scales_l);

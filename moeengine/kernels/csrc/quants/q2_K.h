@@ -17,6 +17,7 @@ typedef struct MOE_PACKED {
 } block_Q2_K;
 
 #define MOE_HAS_MIN_Q2_K 1
+#define MOE_SCALES_FIRST_Q2_K 0
 MOE_INLINE void unpack_Q2_K(const void *block, moe_block256 *u) {
     const block_Q2_K *b = block;
     for (size_t g = 0; g < 16; g++) u->sc[g] = b->scales[g] & 15, u->mn[g] = b->scales[g] >> 4;

@@ -29,6 +29,7 @@ MOE_INLINE void moe_unpack_scales_q3_K(const uint8_t *packed, uint8_t *sc) {
 }
 
 #define MOE_HAS_MIN_Q3_K 0
+#define MOE_SCALES_FIRST_Q3_K 0
 MOE_INLINE void unpack_Q3_K(const void *block, moe_block256 *u) {
     const block_Q3_K *b = block;
     uint8_t sc[16];

@@ -29,6 +29,7 @@ MOE_INLINE void moe_unpack_scales_k4(const uint8_t *packed, uint8_t *sc, uint8_t
 }
 
 #define MOE_HAS_MIN_Q4_K 1
+#define MOE_SCALES_FIRST_Q4_K 1
 MOE_INLINE void unpack_Q4_K(const void *block, moe_block256 *u) {
     const block_Q4_K *b = block;
     uint8_t sc[8], mn[8];

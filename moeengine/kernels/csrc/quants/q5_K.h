@@ -20,6 +20,7 @@ typedef struct MOE_PACKED {
 } block_Q5_K;
 
 #define MOE_HAS_MIN_Q5_K 1
+#define MOE_SCALES_FIRST_Q5_K 1
 MOE_INLINE void unpack_Q5_K(const void *block, moe_block256 *u) {
     const block_Q5_K *b = block;
     uint8_t sc[8], mn[8];

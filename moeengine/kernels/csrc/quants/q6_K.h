@@ -18,6 +18,7 @@ typedef struct MOE_PACKED {
 } block_Q6_K;
 
 #define MOE_HAS_MIN_Q6_K 0
+#define MOE_SCALES_FIRST_Q6_K 1
 MOE_INLINE void unpack_Q6_K(const void *block, moe_block256 *u) {
     const block_Q6_K *b = block;
     for (size_t g = 0; g < 16; g++) u->sc[g] = b->scales[g];

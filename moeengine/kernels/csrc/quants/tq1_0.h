@@ -26,6 +26,7 @@ MOE_INLINE void moe_trits(size_t count, size_t n_digits, const uint8_t *v, int8_
 }
 
 #define MOE_HAS_MIN_TQ1_0 0
+#define MOE_SCALES_FIRST_TQ1_0 0
 MOE_INLINE void unpack_TQ1_0(const void *block, moe_block256 *u) {
     const block_TQ1_0 *b = block;
     for (size_t g = 0; g < 16; g++) u->sc[g] = 1;

@@ -14,6 +14,7 @@ typedef struct MOE_PACKED {
 } block_TQ2_0;
 
 #define MOE_HAS_MIN_TQ2_0 0
+#define MOE_SCALES_FIRST_TQ2_0 0
 MOE_INLINE void unpack_TQ2_0(const void *block, moe_block256 *u) {
     const block_TQ2_0 *b = block;
     for (size_t g = 0; g < 16; g++) u->sc[g] = 1;
