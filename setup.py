@@ -36,6 +36,7 @@ DIRECTIVES = {
 C_SOURCES = {  # extension -> C files linked into it (each file into one extension only)
     "moeengine.kernels.table": sorted(str(p) for p in CSRC.glob("isa_*.c")) + [str(CSRC / "cpu.c")],
     "moeengine.kernels.threads": [str(CSRC / "team.c")],
+    "moeengine.loader.mapped_file": ["moeengine/loader/csrc/bus_guard.c"],
     "moeengine.supply.readers": ["moeengine/supply/csrc/reader_pool.c"],
 }
 
@@ -47,7 +48,7 @@ def extensions():
         yield Extension(
             name,
             [str(pyx)] + C_SOURCES.get(name, []),
-            include_dirs=[str(CSRC), "moeengine/supply/csrc", numpy.get_include()],
+            include_dirs=[str(CSRC), "moeengine/supply/csrc", "moeengine/loader/csrc", numpy.get_include()],
             depends=headers if name in C_SOURCES else [str(CSRC / "moe_table.h"), str(CSRC / "team.h")],
             define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
             extra_compile_args=CFLAGS,

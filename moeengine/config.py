@@ -15,7 +15,7 @@ N_CTX_DEFAULT = 4096  # tokens, where neither the caller nor a shorter model say
 N_UBATCH_DEFAULT = 4096  # tokens: each expert slice is read once a chunk
 CACHE_POLICIES = ("lfu", "lru")
 DENSE_POLICIES = ("auto", "mmap", "warm", "anon")
-SWEEP_METHODS = ("direct", "advice")
+SWEEP_METHODS = ("auto", "direct", "advice")
 PREFETCH_METHODS = ("advice", "parallel-advice", "read")
 MAX_IO_THREADS = 8
 
@@ -67,6 +67,11 @@ def _size(name, value):
     return int(number * factor)
 
 
+def _flag(name, value):
+    if not isinstance(value, bool):
+        _refuse(name, value, "True or False")
+
+
 def _one_of(name, value, allowed):
     if value not in allowed:
         _refuse(name, value, "one of " + ", ".join(allowed))
@@ -102,8 +107,9 @@ class EngineConfig:
     force_cache : bool       accept a cache that one token alone overturns
     io_threads : int         threads that read expert bytes, 1 to 8
     sweep_min_tokens : int   passes of at least so many tokens sweep over the experts of a layer
-    sweep_method : str       how a sweep brings them: "direct" reads past the page cache into a small ring,
-                             "advice" announces to the page cache (WILLNEED, DONTNEED)
+    sweep_method : str       how `sweep-prefill` brings them: "direct" reads past the page cache into a small ring,
+                             "advice" announces to the page cache (WILLNEED, DONTNEED), "auto" is what a probe
+                             of the file's disk at load finds faster
     sweep_ahead, sweep_behind : int   experts announced before use and kept after use, with advice
     prefetch_method : str    how `prefetch` brings slices in: "advice" by the computing thread,
                              "parallel-advice" by the readers, "read" into scratch by the readers
@@ -112,6 +118,9 @@ class EngineConfig:
     dense_weights : str      all but the routed experts: "mmap" leaves them to the page cache, "warm" touches them
                              once at load, "anon" reads them into memory that no other traffic can evict;
                              "auto" is "anon" where experts are streamed and there is room, else "mmap"
+    release_mmap : bool      give the file's mapping up once no weight is read from it any more
+    expert_map : str         file of `expert-map`: the ranges of the experts, checked against the open model
+    moe_stats : bool         log a line for every expert tensor of every pass
     memory_budget : int      bytes for everything together, also as text such as "4G"; None: what is there
     n_expert_used : int      LOSSY: experts for each token in place of the model's own number
     drop_cold_experts : float   LOSSY: of few tokens, leave out experts that would cost a read and whose
@@ -128,13 +137,16 @@ class EngineConfig:
     force_cache: bool = False
     io_threads: int = 4
     sweep_min_tokens: int = 32
-    sweep_method: str = "direct"
+    sweep_method: str = "auto"
     sweep_ahead: int = 2
     sweep_behind: int = 2
     prefetch_method: str = "advice"
     prefetch_layers: int = 0
     warm_experts: str | None = None
     dense_weights: str = "auto"
+    release_mmap: bool = False
+    expert_map: str | None = None
+    moe_stats: bool = False
     memory_budget: int | None = None
     n_expert_used: int | None = None
     drop_cold_experts: float = 0.0
@@ -154,6 +166,8 @@ class EngineConfig:
         if self.cache_mb != "auto":
             object.__setattr__(self, "cache_mb", _number("cache_mb", _decimal(self.cache_mb), 0))
         _one_of("cache_policy", self.cache_policy, CACHE_POLICIES)
+        for name in ("force_cache", "release_mmap", "moe_stats"):
+            _flag(name, getattr(self, name))
         object.__setattr__(self, "drop_cold_experts", _number("drop_cold_experts", self.drop_cold_experts, 0, 1))
         _one_of("dense_weights", self.dense_weights, DENSE_POLICIES)
         if self.memory_budget is not None:

@@ -20,6 +20,7 @@ COMMANDS = {  # name: (module, summary)
     "info": ("moeengine.cli.info", "what a model file holds and how much memory it needs"),
     "tokenize": ("moeengine.cli.tokenize", "the token ids of a text"),
     "trace": ("moeengine.cli.trace", "which experts a text uses, and what a cache would hold of them"),
+    "expert-map": ("moeengine.cli.expert_map", "write the table of a model's expert ranges"),
     "iobench": ("moeengine.cli.iobench", "what the drive gives at the size of an expert slice"),
     "quantize": ("moeengine.cli.quantize", "write a model again in another quant type"),
 }

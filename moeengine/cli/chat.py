@@ -27,7 +27,7 @@ def run(args):
     settings = {"max_tokens": -1} | options.generation_settings(args)
     is_terminal = sys.stdin.isatty()
     progress = output.Progress()
-    with output.logging_to_stderr(args.verbose):
+    with output.logging_to_stderr(args.verbose, args.moe_stats):
         progress.show("loading the model")
         with Engine(options.model_path(args), **options.engine_settings(args)) as engine:
             progress.clear()

@@ -42,7 +42,7 @@ def run(args):
     if args.no_special:
         settings |= {"add_special": False, "parse_special": False}
     progress = output.Progress()
-    with output.logging_to_stderr(args.verbose):
+    with output.logging_to_stderr(args.verbose, args.moe_stats):
         progress.show("loading the model")
         with Engine(options.model_path(args), **options.engine_settings(args)) as engine:
             progress.clear()

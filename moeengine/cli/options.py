@@ -47,7 +47,7 @@ _SUPPLY = (
     (("--moe-sweep-min-tokens",), "sweep_min_tokens", int,
      "sweep over the experts of a layer from so many tokens up", None),
     (("--sweep-method",), "sweep_method", config.SWEEP_METHODS,
-     "sweeps: read into a ring, or announce to the page cache", None),
+     "sweep-prefill: read into a ring, announce to the page cache, or what a probe finds faster", None),
     (("--sweep-ahead",), "sweep_ahead", int, "advice: experts announced before use", None),
     (("--sweep-behind",), "sweep_behind", int, "advice: experts kept after use", None),
     (("--memory-budget",), "memory_budget", str,
@@ -58,6 +58,8 @@ _SUPPLY = (
      "stream: file of `trace --save` whose experts are read at load", "none"),
     (("--prefetch-layers",), "prefetch_layers", int,
      "stream: read ahead what so many later layers would choose", None),
+    (("--expert-map",), "expert_map", str, "file of `expert-map` to take the experts' ranges from",
+     "the model file's own table"),
     (("--prefetch-method",), "prefetch_method", config.PREFETCH_METHODS,
      "prefetch: how chosen slices get into the page cache", None),
 )  # fmt: skip
@@ -124,6 +126,18 @@ def add_supply_options(parser):
         action="store_true",
         default=None,
         help="stream: accept a cache that every token overturns (default: off)",
+    )
+    group.add_argument(
+        "--release-mmap",
+        action="store_true",
+        default=None,
+        help="give the file's mapping up once no weight is read from it (default: off)",
+    )
+    group.add_argument(
+        "--moe-stats",
+        action="store_true",
+        default=None,
+        help="tell of every expert tensor of every pass what was used, read and waited for (default: off)",
     )
 
 

@@ -89,17 +89,20 @@ class Progress:
 
 
 @contextlib.contextmanager
-def logging_to_stderr(verbose):
-    """The library's log on stderr: warnings, with `verbose` all that it does."""
+def logging_to_stderr(verbose, moe_stats=False):
+    """The library's log on stderr: warnings, with `verbose` all that it does, with `moe_stats` expert tensors."""
     logger = logging.getLogger("moeengine")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    nodes = logging.getLogger("moeengine.nodes")
+    nodes.setLevel(logging.INFO if moe_stats else logging.NOTSET)
     try:
         yield
     finally:
+        nodes.setLevel(logging.NOTSET)
         logger.removeHandler(handler)
         logger.setLevel(level)
 

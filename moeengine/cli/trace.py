@@ -35,7 +35,7 @@ def run(args):
 
     text = options.read_text(args, sys.stdin)
     passes = []
-    with output.logging_to_stderr(args.verbose):
+    with output.logging_to_stderr(args.verbose, args.moe_stats):
         with Engine(options.model_path(args), **options.engine_settings(args)) as engine:
             layers, n_expert = engine.moe_layers, engine.hparams.n_expert
             if not layers:

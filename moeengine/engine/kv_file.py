@@ -36,7 +36,7 @@ def fingerprint(model_file):
     digest = hashlib.sha256(model_file.architecture.encode())
     for name, info in sorted(model_file.tensors.items()):
         digest.update(f"{name} {int(info.qtype)} {info.shape} {info.n_bytes}\n".encode())
-        digest.update(model_file.raw(name).reshape(-1)[:64].tobytes())
+        digest.update(model_file.head(name, 64))
     return digest.hexdigest()
 
 

@@ -13,17 +13,20 @@ from moeengine import graph
 from moeengine.config import N_CTX_DEFAULT, N_UBATCH_DEFAULT
 from moeengine.engine.blas import BlasLimit
 from moeengine.engine.turns import Call, Cancellations, Turns, run_interruptibly
-from moeengine.errors import CancelledError, ClosedError
+from moeengine.errors import CancelledError, ClosedError, SupplyError
 from moeengine.kernels.table import isa
 from moeengine.kernels.threads import Team
+from moeengine.loader.expert_map import check_map
 from moeengine.loader.model_file import ModelFile
 from moeengine.machine import default_n_threads
 from moeengine.stats import Counters
 from moeengine.supply.choice import Demand, dense_policy, supply_for
 from moeengine.supply.dense import apply_dense_policy, dense_bytes
 from moeengine.supply.recorded import experts_by_use
+from moeengine.supply.release import release_mapping
 
 logger = logging.getLogger("moeengine")
+node_logger = logging.getLogger("moeengine.nodes")  # a line for every expert tensor of every pass
 
 LONG_STEP_S = 0.1  # a pass shorter than this may delay Ctrl-C; a thread for each would cost more
 
@@ -57,6 +60,7 @@ class Runtime:
         self._last_step_s = LONG_STEP_S
         self._tokenizer = None
         self._chat_template = None
+        self.release_of_mapping = None  # what came of config.release_mmap
         if self.n_ctx > self.hparams.n_ctx_train:
             logger.warning(
                 "n_ctx is %d; the model was trained for %d and may degrade past that",
@@ -74,16 +78,28 @@ class Runtime:
         """
         model_file = ModelFile.open(model_path)
         try:
+            if config.expert_map is not None:
+                check_map(config.expert_map, model_file)
             policy = dense_policy(model_file, dense_bytes(model_file), config)
             config = dataclasses.replace(config, dense_weights=policy)
             apply_dense_policy(model_file, policy)
             model = graph.load_model(model_file, n_expert_used=config.n_expert_used)
             team = Team(config.n_threads or default_n_threads())
             supply, choice = _supply(model_file, model, team, config)
-            return cls(model_file, model, team, config, supply, choice)
+            runtime = cls(model_file, model, team, config, supply, choice)
+            runtime._check_mapping()
+            if config.release_mmap:
+                runtime.release_mapping()
+            return runtime
         except BaseException:
             model_file.close()
             raise
+
+    def release_mapping(self):
+        """Give up the file's mapping where no weight is read from it; said in the log and in `stats`."""
+        found = self.release_of_mapping = release_mapping(self.model_file, self.model)
+        tell = logger.info if found.done else logger.warning
+        tell("release_mmap: %s: %s", "mapping given up" if found.done else "declined", found.why)
 
     def new_call(self, *cancellations):
         self.check_open()
@@ -131,10 +147,13 @@ class Runtime:
             if call.is_cancelled():
                 raise CancelledError("cancelled")
             try:
-                if n_tokens > 1 or self._last_step_s >= LONG_STEP_S:
-                    run_interruptibly(work, context.cancel, call, tick)
-                else:
-                    work()
+                try:
+                    if n_tokens > 1 or self._last_step_s >= LONG_STEP_S:
+                        run_interruptibly(work, context.cancel, call, tick)
+                    else:
+                        work()
+                finally:
+                    self._check_mapping()
                 break
             except CancelledError:
                 if call.is_cancelled():
@@ -144,6 +163,25 @@ class Runtime:
         if n_tokens == 1:
             self._last_step_s = seconds
         self.counters.count_forward(n_tokens, seconds)
+        if self.config.moe_stats:
+            self._log_nodes(n_tokens)
+
+    def _check_mapping(self):
+        """SupplyError where weights read as zeros because the mapped file had lost their bytes."""
+        missing = self.model_file.take_missing() if self.model_file is not None else ""
+        if missing:
+            raise SupplyError(missing)
+
+    def _log_nodes(self, n_tokens):
+        """A line for every expert tensor of the pass that has just ended."""
+        if self.supply is None or not node_logger.isEnabledFor(logging.INFO):
+            return
+        for row in self.model.nodes():
+            node_logger.info(
+                "layer %d %s (%s): %d tokens, %d of %d experts used, %d bytes read, %d advised, %d dropped, waited %.3f ms",
+                row["layer"], row["tensor"], row["part"], n_tokens, row["n_used"], row["n_expert"],
+                row["bytes_read"], row["bytes_advised"], row["bytes_dropped"], 1e3 * row["wait_s"],
+            )  # fmt: skip
 
     def cancel(self, context=None):
         """End the calls of all sessions, or of the one with `context`, soon."""
@@ -180,6 +218,7 @@ class Runtime:
             "moe_mode": self.choice.mode if self.choice else "mmap",
             "dense_weights": self.config.dense_weights,
             "moe_mode_why": self.choice.why if self.choice else "",
+            "mapping_released": self.release_of_mapping.done if self.release_of_mapping else False,
             "isa": isa()["active"],
             "arch": hp.arch,
             "n_layer": hp.n_layer,

@@ -86,11 +86,13 @@ cdef class Model:
     cdef readonly object file           # ModelFile
     cdef readonly list moe_blocks       # the MoeBlocks, layer ascending
     cdef readonly dict weights          # name -> Weight of every dense matrix
+    cdef readonly list pointers         # (name, address) of every weight but the experts'
     cdef readonly object supply         # the ExpertSupply in use, or None: all left to the page cache
 
     def __init__(self, builder):
         self.hparams, self.sizes, self.blocks = builder.hparams, builder.sizes, builder.blocks
         self.file, self.moe_blocks, self.weights = builder.file, builder.moe_blocks, builder.weights
+        self.pointers = builder.tensors.pointers
 
     def located(self):
         """ModelAt: where the expert tensors lie."""
@@ -112,6 +114,30 @@ cdef class Model:
             block.set_supply(supply)
             block.set_ahead(self.moe_blocks[i + 1:i + 1 + n_layers_ahead])
         self.supply = supply
+
+    def expert_pointers(self):
+        """(name, address) of expert 0 in every bank, as blocks hold them; address 0: the supply has them all."""
+        return [row for block in self.moe_blocks for row in block.bank_pointers()]
+
+    def forget_experts(self):
+        """Let go of the experts' addresses in the mapping. For a supply that never reads there."""
+        for block in self.moe_blocks:
+            block.forget_banks()
+        self.supply.mapping_released()
+
+    def nodes(self):
+        """What the last pass did a tensor of experts: list of dict, in the order of the pass.
+
+        layer, tensor, part ("gate", "up", "down"), n_expert, n_used (experts), n_pairs (of token and slot), and
+        what ExpertSupply.take_nodes counts
+        """
+        counts, rows = iter(self.supply.take_nodes()), []
+        for block in self.moe_blocks:
+            for tier, (n_used, n_pairs) in zip(block.tiers, block.last_use()):
+                for part, bank in zip(("gate", "up", "down"), tier.banks):
+                    rows.append({"layer": block.il, "tensor": bank.tensor.name, "part": part, "n_expert": tier.n_expert,
+                                 "n_used": n_used, "n_pairs": n_pairs} | next(counts))
+        return rows
 
     def new_context(self, *, n_ctx, n_ubatch, Team team):
         """A fresh timeline: see Context."""

@@ -76,6 +76,8 @@ cdef struct MoeState:
     int n_ahead
     float drop_below        # LOSSY: share of an even weight under which a cold expert is left out; 0: none is
     int64_t n_dropped
+    int64_t n_used[MAX_TIERS]           # experts and pairs of the last pass
+    int64_t n_pairs[MAX_TIERS]
 
 cdef struct Group:
     # Experts i0 <= i < i1 of the plan: pairs p0 <= pair < p1.
@@ -283,6 +285,8 @@ cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexce
         plan_build(p.route_ids, p.n_tokens * s.route.n_expert_used, tier.first, tier.n_expert, &p.plan)
         if cancelled(p) or p.error:      # nobody wants the result: bring nothing in for it
             p.plan.n_used = 0
+        (<MoeState *>s).n_used[tier - s.tiers] = p.plan.n_used
+        (<MoeState *>s).n_pairs[tier - s.tiers] = p.plan.start[p.plan.n_used]
         supply_begin(s, tier, p)
         if p.n_tokens == 1 and s.n_ahead and tier == &s.tiers[s.n_tiers - 1]:
             guess_ahead(s, p)
@@ -479,6 +483,25 @@ cdef class MoeBlock(Block):
     def set_drop_below(self, float share):
         """LOSSY: leave out experts that would cost a read and weigh less than `share` of an even weight."""
         (<MoeState *>self.state).drop_below = share
+
+    def forget_banks(self):
+        """Let go of the experts' addresses in the mapping; the supply brings every slice."""
+        cdef MoeState *s = <MoeState *>self.state
+        cdef BankWeights bank
+        for i in range(s.n_tiers):
+            for b in range(3):
+                bank = (<TierWeights?>self.tiers[i]).banks[b]
+                bank.first.forget()
+                s.tiers[i].bank[b].one.w = NULL
+
+    def bank_pointers(self):
+        """Address of expert 0 in every bank: list of (name, address)."""
+        return [(bank.tensor.name, bank.address) for tier in self.tiers for bank in tier.banks]
+
+    def last_use(self):
+        """What the last pass used: list of (experts, (token, slot) pairs), one a tier."""
+        cdef MoeState *s = <MoeState *>self.state
+        return [(s.n_used[i], s.n_pairs[i]) for i in range(s.n_tiers)]
 
     @property
     def n_dropped(self):

@@ -38,6 +38,10 @@ cdef class Weight:
             self.linear.bias = bias.data
             self.bias_owner = bias
 
+    def forget(self):
+        """Let go of the bytes: for an expert bank whose slices come from a supply alone."""
+        self.linear.w, self.owner = NULL, None
+
     def set_scale(self, scale):
         self.linear.scale = scale
 
@@ -82,12 +86,14 @@ cdef const moe_type *type_of(qtype, str where) except NULL:
 class Tensors:
     """The tensors of one model, by name and expected shape.
 
-    Every look-up is remembered, so that `unused` can name what no block asked for.
+    Every look-up is remembered, so that `unused` can name what no block asked for, and so is every address
+    that was handed out: `pointers`, list of (name, address), without those of expert banks.
     """
 
     def __init__(self, model_file):
         self.file = model_file
         self.used = set()
+        self.pointers = []
 
     def where(self, name):
         info = self.file.tensors.get(name)
@@ -126,6 +132,7 @@ class Tensors:
         if info.qtype.name == "F32":
             flat = raw.reshape(-1)
             if flat.ctypes.data % 4 == 0:
+                self.pointers.append((name, flat.ctypes.data))
                 return Vector(flat.view(np.float32), name)
         type_of(info.qtype, self.where(name))
         return Vector(kernels.dequantize(raw, info.qtype), name)
@@ -140,6 +147,7 @@ class Tensors:
             raise GGUFError(f"{self.where(name)}: found shape {' x '.join(map(str, info.shape))}, "
                             f"expected {n_rows} x {n_in}")
         weight = self._weight(name, info, n_rows, n_in)
+        self.pointers.append((name, self.file.address(name)))
         base = name.removesuffix(".weight")
         if with_bias:
             weight.set_bias(self.vector(base + ".bias", n_rows, optional=True))

@@ -1,12 +1,13 @@
 """A file mapped read-only and shared: its bytes, advice about them, and which are resident.
 
-The mapping lives as long as anything refers to the object. A NumPy view made through the buffer protocol
+A file that loses bytes while it is mapped reads as zeros from there on, and `take_missing` tells; nothing ends
+the process. The mapping lives as long as anything refers to the object. A NumPy view made through the buffer protocol
 does, so a view can outlive `close` and never points at unmapped memory.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from libc.errno cimport errno
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from posix.mman cimport (
     MADV_DONTNEED, MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED,
@@ -19,6 +20,12 @@ import os
 from moeengine.errors import ClosedError, SupplyError
 from moeengine.loader.messages import shown_path
 from moeengine.loader.open_file import absolute, open_regular
+
+cdef extern from "bus_guard.h":
+    int moe_guard_add(void *base, size_t n)
+    void moe_guard_remove(int i)
+    int64_t moe_guard_take(int i)
+    int moe_guard_heal(int i, int fd, int64_t offset)
 
 cdef dict ADVICE = {
     "normal": MADV_NORMAL,
@@ -62,10 +69,12 @@ cdef class MappedFile:
     cdef readonly Py_ssize_t n_advice_failed
     cdef readonly object bytes_advised
     cdef readonly int last_advice_errno
+    cdef int _guard      # index of the watch over the mapping; -1: none
 
     def __cinit__(self, path):
         cdef void *base
         self._base = NULL
+        self._guard = -1
         self.fd = -1
         self.bytes_advised = 0
         self.path = absolute(path)
@@ -78,11 +87,18 @@ cdef class MappedFile:
                     "a limit on address space (ulimit -v) may be smaller than the file"
                 )
             self._base = <char *> base
+            self._guard = moe_guard_add(base, self.size)
 
     def __dealloc__(self):
+        self._unmap()
+        self._close_fd()
+
+    cdef void _unmap(self) noexcept:
+        moe_guard_remove(self._guard)
+        self._guard = -1
         if self._base != NULL:
             munmap(self._base, self.size)
-        self._close_fd()
+        self._base = NULL
 
     cdef int _close_fd(self) except -1:
         cdef int fd = self.fd
@@ -111,10 +127,30 @@ cdef class MappedFile:
         -------
         int   0 when unmapped; otherwise the number of views that still exist, and nothing is done
         """
-        if self.n_views == 0 and self._base != NULL:
-            munmap(self._base, self.size)
-            self._base = NULL
+        if self.n_views == 0:
+            self._unmap()
         return self.n_views
+
+    def take_missing(self):
+        """Whether bytes of the mapping could not be had since the last call, and zeros were read instead.
+
+        The mapping shows the file again afterwards.
+
+        Returns
+        -------
+        int   offset of the first page that was missing; -1: none was
+
+        Raises
+        ------
+        SupplyError   the system refuses to map the file anew
+        """
+        cdef int64_t offset = moe_guard_take(self._guard)
+        cdef int code
+        if offset >= 0 and self.fd >= 0:
+            code = moe_guard_heal(self._guard, self.fd, offset)
+            if code:
+                raise SupplyError(f"{shown_path(self.path)}: cannot map it anew: {os.strerror(code)}")
+        return offset
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         if self._base == NULL and self.size:

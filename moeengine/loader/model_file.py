@@ -2,12 +2,13 @@
 
 import difflib
 import os
+import re
 
 import numpy as np
 
 from moeengine.errors import ClosedError, GGUFError
 from moeengine.loader.gguf_file import scan_gguf
-from moeengine.loader.mapped_file import MappedFile
+from moeengine.loader.mapped_file import MappedFile, page_size
 from moeengine.loader.messages import at_tensor, quoted, shown_path
 from moeengine.loader.metadata import TypedMetadata
 from moeengine.loader.open_file import absolute
@@ -15,6 +16,7 @@ from moeengine.loader.shards import COUNT_KEY, check_set, model_in_folder, shard
 from moeengine.loader.tensor_info import require_weight_type
 
 MAX_SPLIT_COUNT = 99999  # five digits in the name
+_EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(?:gate_up|gate|up|down)_exps", re.ASCII)
 
 
 class ModelFile(TypedMetadata):
@@ -135,6 +137,62 @@ class ModelFile(TypedMetadata):
         if flat is None:
             flat = np.frombuffer(self._map(info), np.uint8, info.n_bytes, info.offset)
         return flat.reshape(*info.shape[:-1], info.row_bytes)
+
+    def head(self, name, n):
+        """The first n bytes of a tensor, or all it has: bytes. Also after the mapping was released."""
+        info = self.tensor(name)
+        n = min(n, info.n_bytes)
+        if name in self.moved:
+            return self.moved[name][:n].tobytes()
+        mapped = self._map(info)
+        if mapped.address:
+            return np.frombuffer(mapped, np.uint8, n, info.offset).tobytes()
+        return os.pread(mapped.fd, n, info.offset)
+
+    def take_missing(self):
+        """What could not be read through the mappings since the last call, in words; "" where all could.
+
+        Raises
+        ------
+        SupplyError    a mapping cannot be restored
+        """
+        for shard, mapped in enumerate(self.maps):
+            offset = mapped.take_missing()
+            if offset >= 0:
+                size = os.fstat(mapped.fd).st_size
+                return (
+                    f"{self._place(shard, offset)}: {shown_path(mapped.path)}: bytes from {offset} on could not be read: "
+                    f"found a file of {size} bytes, expected {mapped.size}; was it changed while in use?"
+                )
+        return ""
+
+    def _place(self, shard, offset):
+        """Where a byte of a file belongs: layer and expert, or tensor."""
+        for info in self.tensors.values():
+            if info.shard == shard and info.offset <= offset + page_size - 1 and offset < info.offset + info.n_bytes:
+                first = max(0, offset - info.offset)
+                match = _EXPERTS.match(info.name)
+                if match and len(info.shape) == 3:
+                    return f"layer {match[1]}, expert {first * info.shape[0] // info.n_bytes} (tensor {quoted(info.name)})"
+                return f"tensor {quoted(info.name)}"
+        return "header"
+
+    def n_views(self):
+        """Views of the mappings that still exist."""
+        return sum(mapped.n_views for mapped in self.maps)
+
+    def unmap(self):
+        """Give up the mappings, for a caller that knows no address into them is in use.
+
+        Returns
+        -------
+        int   0 when done; otherwise the number of views that still exist, and nothing is done
+        """
+        n = self.n_views()
+        if n == 0:
+            for mapped in self.maps:
+                mapped.unmap()
+        return n
 
     def close(self):
         """Close the descriptors, let go of the mappings. Views handed out stay valid. Twice is fine."""

@@ -12,7 +12,7 @@ from libc.string cimport memset
 from posix.mman cimport MADV_DONTNEED, MADV_RANDOM, MADV_WILLNEED, madvise, mincore
 
 from moeengine.kernels.mul_mat_id cimport ExpertHooks, ExpertPlan
-from moeengine.supply.base cimport DECODE, PREFILL, ExpertSupply, PhaseCounts, TierHooks, now_ns
+from moeengine.supply.base cimport DECODE, PREFILL, ExpertSupply, NodeCounts, PhaseCounts, TierHooks, now_ns
 from moeengine.supply.readers cimport (
     MOE_SLICE_FAILED, Readers, moe_readers, moe_slice, moe_slice_get, readers_submit, slice_wait,
 )
@@ -29,6 +29,7 @@ cdef enum:
 
 cdef struct AdvisedBank:
     AdvisedTier *tier
+    NodeCounts *node
     const char *base         # of expert 0 in the mapping
     int64_t stride, n_bytes  # of an expert
     int32_t file
@@ -37,6 +38,7 @@ cdef struct AdvisedBank:
 
 cdef struct AdvisedTier:
     Advised *a
+    NodeCounts *nodes        # GATE, UP, DOWN
     AdvisedBank bank[3]
     int64_t i
     bint sweeping
@@ -62,7 +64,7 @@ cdef struct Advised:
     Counts n
 
 
-cdef void advise_slice(Advised *a, const char *at, int64_t n, int advice) noexcept nogil:
+cdef void advise_slice(Advised *a, NodeCounts *node, const char *at, int64_t n, int advice) noexcept nogil:
     cdef uintptr_t first = <uintptr_t>at, last = first + n
     if advice == MADV_DONTNEED:
         first, last = (first + PAGE - 1) // PAGE * PAGE, last // PAGE * PAGE
@@ -75,26 +77,30 @@ cdef void advise_slice(Advised *a, const char *at, int64_t n, int advice) noexce
         a.n.n_refused += 1
     elif advice == MADV_DONTNEED:
         a.n.bytes_dropped += last - first
+        node.bytes_dropped += last - first
     else:
         a.n.bytes_advised += last - first
+        node.bytes_advised += last - first
+
+
+cdef void advise_timed(AdvisedBank *bank, int32_t ie, int advice) noexcept nogil:
+    cdef int64_t start = now_ns()
+    advise_slice(bank.tier.a, bank.node, bank.base + ie * bank.stride, bank.n_bytes, advice)
+    start = now_ns() - start
+    bank.tier.a.phases[bank.tier.a.phase].upkeep_ns += start
+    bank.node.wait_ns += start
 
 
 cdef void advice_ahead(void *arg, int32_t ie) noexcept nogil:
     cdef AdvisedBank *bank = <AdvisedBank *>arg
-    cdef int64_t start
     if bank.tier.sweeping:
-        start = now_ns()
-        advise_slice(bank.tier.a, bank.base + ie * bank.stride, bank.n_bytes, MADV_WILLNEED)
-        bank.tier.a.phases[bank.tier.a.phase].upkeep_ns += now_ns() - start
+        advise_timed(bank, ie, MADV_WILLNEED)
 
 
 cdef void advice_behind(void *arg, int32_t ie) noexcept nogil:
     cdef AdvisedBank *bank = <AdvisedBank *>arg
-    cdef int64_t start
     if bank.tier.sweeping and bank.tier.a.drop_behind:
-        start = now_ns()
-        advise_slice(bank.tier.a, bank.base + ie * bank.stride, bank.n_bytes, MADV_DONTNEED)
-        bank.tier.a.phases[bank.tier.a.phase].upkeep_ns += now_ns() - start
+        advise_timed(bank, ie, MADV_DONTNEED)
 
 
 cdef bint is_resident(const char *at, int64_t n) noexcept nogil:
@@ -147,6 +153,7 @@ cdef void prefetch(AdvisedTier *tier, const ExpertPlan *plan, PhaseCounts *c) no
                 continue
             offset = bank.offset + plan.expert[i] * bank.stride
             c.bytes_wanted += bank.n_bytes
+            bank.node.read_bytes += bank.n_bytes
             j = n       # three ascending runs: sorted in from behind
             while j > 0 and (a.ranges[j - 1].file > bank.file
                              or a.ranges[j - 1].file == bank.file and a.ranges[j - 1].offset > offset):
@@ -232,20 +239,21 @@ cdef class AdvisedSupply(ExpertSupply):
             raise MemoryError
         for i, tier_at in enumerate(tiers_at):
             tier = &self.tiers[i]
-            tier.a, tier.i = &self.a, i
+            tier.a, tier.i, tier.nodes = &self.a, i, &self.nodes[3 * i]
             for b, bank in enumerate(tier_at.banks):
-                tier.bank[b].tier = tier
+                tier.bank[b].tier, tier.bank[b].node = tier, &tier.nodes[b]
                 tier.bank[b].base = <const char *><uintptr_t>bank.address
                 tier.bank[b].file, tier.bank[b].offset, tier.bank[b].n_bytes = bank.tensor.slice(0)
                 tier.bank[b].stride = bank.tensor.expert_stride
                 tier.bank[b].fd = self.maps[bank.tensor.shard].fd
                 if self.a.prefetch_up_to:      # a fault must not bring in megabytes around it
-                    advise_slice(&self.a, tier.bank[b].base, (tier_at.n_expert - 1) * tier.bank[b].stride
+                    advise_slice(&self.a, tier.bank[b].node, tier.bank[b].base, (tier_at.n_expert - 1) * tier.bank[b].stride
                                  + tier.bank[b].n_bytes, MADV_RANDOM)
         if self.a.prefetch_up_to and self.options["method"] != "advice":
             method = "warm" if self.options["method"] == "read" else "advise"
-            self.readers = Readers([m.path for m in self.maps], self.options["io_threads"], method=method)
+            self.readers = Readers(self.maps, self.options["io_threads"], method=method)
             self.a.pool = self.readers.pool
+        memset(self.nodes, 0, self.n_nodes * sizeof(NodeCounts))      # advice at load is of no pass
 
     cdef int hooks(self, int64_t i_moe, int64_t i_tier, TierHooks *tier, ExpertHooks *banks) except -1:
         cdef int64_t i = sum(len(layer.tiers) for layer in self.layers[:i_moe]) + i_tier

@@ -32,6 +32,13 @@ cdef struct PhaseCounts:
     int64_t read_bytes
     int64_t upkeep_ns       # inside begin, end, advise, release
 
+# One expert tensor of one tier since the last `take_nodes`.
+cdef struct NodeCounts:
+    int64_t read_bytes      # asked of the readers
+    int64_t bytes_advised
+    int64_t bytes_dropped
+    int64_t wait_ns         # waits for its slices, or time inside advice calls
+
 cdef enum:
     PREFILL = 0
     DECODE = 1
@@ -46,5 +53,9 @@ cdef class ExpertSupply:
     """
     cdef readonly object layers      # list of LayerBanksAt, one a MoE layer
     cdef PhaseCounts phase[2]        # PREFILL, DECODE
+    cdef NodeCounts *nodes           # (n_nodes): gate, up, down of every tier, in the order of a pass
+    cdef int64_t n_nodes
+    # Brings `nodes` up to date before they are reported.
+    cdef void count_nodes(self) noexcept
     # Fills the hooks of tier i_tier of MoE layer i_moe; all are zero before. banks: GATE, UP, DOWN.
     cdef int hooks(self, int64_t i_moe, int64_t i_tier, TierHooks *tier, ExpertHooks *banks) except -1

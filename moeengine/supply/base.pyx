@@ -1,5 +1,6 @@
 """ExpertSupply, what it knows of a model, and its counters. The modes are the files of supply/modes."""
 from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from dataclasses import dataclass
@@ -78,13 +79,44 @@ cdef class ExpertSupply:
 
     def __cinit__(self):
         memset(self.phase, 0, sizeof(self.phase))
+        self.nodes = NULL
+        self.n_nodes = 0
+
+    def __dealloc__(self):
+        free(self.nodes)
 
     def bind(self, model_at):
         """Take in what the model is. SupplyError, ConfigError: it cannot be served with these settings."""
         self.layers = model_at.layers
+        self.n_nodes = 3 * sum(len(layer.tiers) for layer in self.layers)
+        self.nodes = <NodeCounts *>calloc(max(1, self.n_nodes), sizeof(NodeCounts))
+        if self.nodes == NULL:
+            raise MemoryError
 
     cdef int hooks(self, int64_t i_moe, int64_t i_tier, TierHooks *tier, ExpertHooks *banks) except -1:
         return 0
+
+    cdef void count_nodes(self) noexcept:
+        pass
+
+    def take_nodes(self):
+        """What was done for each expert tensor since the last call: list in the order of a pass, gate, up
+        and down of a tier one after another, of dict of plain numbers."""
+        self.count_nodes()
+        rows = []
+        for i in range(self.n_nodes):
+            c = self.nodes[i]
+            rows.append({"bytes_read": c.read_bytes, "bytes_advised": c.bytes_advised,
+                         "bytes_dropped": c.bytes_dropped, "wait_s": c.wait_ns / 1e9})
+        memset(self.nodes, 0, self.n_nodes * sizeof(NodeCounts))
+        return rows
+
+    def reads_mapping(self):
+        """Whether expert bytes are read through the mapping of the file in any pass."""
+        return True
+
+    def mapping_released(self):
+        """The mapping is gone, and nothing may look at an address in it any more."""
 
     def failure(self, il, ie):
         """Why the bytes of expert `ie` of layer `il` could not be had, in words; "" where nothing is known."""

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from moeengine.kernels.mul_mat_id cimport ExpertPlan
-from moeengine.supply.base cimport ExpertSupply, PhaseCounts
+from moeengine.supply.base cimport ExpertSupply, NodeCounts, PhaseCounts
 from moeengine.supply.expert_table cimport ExpertTable, Table, TierState
 from moeengine.supply.readers cimport Readers, moe_reader_counts
 
@@ -17,6 +17,7 @@ cdef struct TierArg:
 cdef struct Direct:
     Table *t
     PhaseCounts *phases      # the supply's own
+    NodeCounts *nodes        # the supply's own
     int phase                # of the pass at work
     moe_reader_counts seen   # readers' counts that a phase already has
     int64_t plain_below      # passes of fewer tokens read from the mapping

@@ -23,7 +23,7 @@ from moeengine.supply.expert_table cimport (
 )
 from moeengine.supply.readers cimport (
     MOE_SLICE_QUEUED, Readers, moe_slice, moe_slice_fail, moe_slice_get, readers_counts,
-    readers_hurry, readers_submit, slice_wait,
+    moe_slice_take_wait, readers_hurry, readers_submit, slice_wait,
 )
 
 from moeengine.supply.expert_table import bytes_of_token, sizes_of
@@ -92,6 +92,13 @@ cdef void direct_begin(void *arg, const ExpertPlan *plan, int64_t n_tokens, int3
     c.upkeep_ns += now_ns() - start
 
 
+cdef void book(Direct *d, TierState *tier, Expert *e) noexcept nogil:
+    """Counts what is about to be asked of the readers to the tensors it is part of."""
+    cdef int b
+    for b in range(3):
+        d.nodes[3 * tier.i + b].read_bytes += e.slice[b].need - e.slice[b].skip
+
+
 cdef void fetch_missing(Direct *d, TierState *tier, const ExpertPlan *plan, int32_t *visit) noexcept nogil:
     """Gives every missing expert a cache slot and asks for its bytes; what is there is computed first."""
     cdef Table *t = d.t
@@ -119,6 +126,7 @@ cdef void fetch_missing(Direct *d, TierState *tier, const ExpertPlan *plan, int3
             refuse(e)
             continue
         place(t, tier, e, slot)
+        book(d, tier, e)
         for b in range(DOWN):
             t.batch[n] = &e.slice[b]
             n += 1
@@ -174,6 +182,7 @@ cdef void sweep_on(Direct *d) noexcept nogil:
             if slot < 0:
                 break
             place(t, d.at, e, slot)
+            book(d, d.at, e)
             for b in range(3):
                 t.batch[n] = &e.slice[b]
                 n += 1
@@ -222,6 +231,7 @@ cdef void direct_end(void *arg) noexcept nogil:
             break
         pin(t, e, t.step)
         place(t, following, e, slot)
+        book(d, following, e)
         for b in range(3):
             t.batch[n] = &e.slice[b]
             n += 1
@@ -248,6 +258,7 @@ cdef void direct_hint(void *arg, const int32_t *ids, int64_t n) noexcept nogil:
             break
         pin(t, e, until)
         place(t, tier, e, slot)
+        book(d, tier, e)
         d.n_hints += 1
         e.hinted = True
         for b in range(3):
@@ -298,7 +309,7 @@ cdef class DirectSupply(ExpertSupply):
         s = self.settings
         ExpertSupply.bind(self, model_at)
         self.paths = [m.path for m in model_at.maps]
-        self.readers = Readers(self.paths, s["io_threads"], method="direct" if s["direct"] else "buffered")
+        self.readers = Readers(model_at.maps, s["io_threads"], method="direct" if s["direct"] else "buffered")
         sizes = sizes_of(model_at, self.readers.alignment)
         least = bytes_of_token(sizes, model_at.n_expert_used)
         if 0 < s["cache_bytes"] < least and not s["forced"]:
@@ -308,7 +319,7 @@ cdef class DirectSupply(ExpertSupply):
             )
         self.table = ExpertTable(model_at, self.readers, cache_bytes=s["cache_bytes"], n_ring=s["n_ring"],
                                  policy=s["policy"])
-        self.d.t, self.d.phases = &self.table.t, self.phase
+        self.d.t, self.d.phases, self.d.nodes = &self.table.t, self.phase, self.nodes
         self.banks = <BankState *>calloc(3 * max(1, len(sizes)), sizeof(BankState))
         self.tier_args = <TierArg *>calloc(max(1, len(sizes)), sizeof(TierArg))
         if self.banks == NULL or self.tier_args == NULL:
@@ -331,6 +342,25 @@ cdef class DirectSupply(ExpertSupply):
             banks[b].ready = direct_ready
         banks[DOWN].release = direct_release
         return 0
+
+    cdef void count_nodes(self) noexcept:
+        cdef TierState *tier
+        cdef int64_t i, ie
+        cdef int b
+        for i in range(self.d.t.n_tiers):
+            tier = &self.d.t.tiers[i]
+            for ie in range(tier.n_expert):
+                for b in range(3):
+                    self.nodes[3 * i + b].wait_ns += moe_slice_take_wait(&self.d.t.experts[tier.first + ie].slice[b])
+
+    def reads_mapping(self):
+        return self.d.plain_below > 0
+
+    def mapping_released(self):
+        cdef int64_t i
+        for i in range(self.d.t.n_tiers):
+            memset(self.d.t.tiers[i].base, 0, sizeof(self.d.t.tiers[i].base))
+        self.readers.reopen()
 
     def failure(self, il, ie):
         cdef moe_slice *s

@@ -22,12 +22,15 @@ cdef extern from "reader_pool.h":
     unsigned moe_slice_get(moe_slice *slice) noexcept nogil
     void moe_slice_fail(moe_slice *slice, int err) noexcept nogil
     void moe_slice_forget(moe_slice *slice) noexcept nogil
+    int64_t moe_slice_take_wait(moe_slice *slice) noexcept nogil
 
 cdef class Readers:
     cdef moe_readers *pool           # NULL after close
     cdef readonly bint is_direct     # past the page cache
     cdef readonly int64_t alignment  # of offsets, lengths and addresses
     cdef readonly int n_readers
+    cdef readonly list maps          # keeps the descriptors that names lead through
+    cdef readonly int n_reopened
 
 # reader_pool.c is linked into supply.readers only; other modules reach it through these.
 cdef void readers_submit(moe_readers *pool, moe_slice **slices, int64_t n, bint urgent) noexcept nogil

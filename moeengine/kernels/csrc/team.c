@@ -117,6 +117,7 @@ static void start(moe_team *team) {
     atomic_store(&team->next, 0);
     sigset_t all, old;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* of a mapped file that lost bytes: for the handler, which a blocked one never reaches */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     team->n_running = 1;
     for (int i = 1; i < team->n_asked; i++) {

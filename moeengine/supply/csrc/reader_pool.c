@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPIN_ROUNDS = 100 };
+enum { SPIN_ROUNDS = 100, SCRATCH_BYTES = 1 << 20 };
 
 typedef struct {
     moe_slice *first, *last;
@@ -25,11 +25,12 @@ typedef struct {
     moe_readers *pool;
     int *fd;            /* (n_files) */
     moe_slice *current; /* being read; under the pool's lock */
+    char *scratch;      /* SCRATCH_BYTES, where bytes are read only for what that leaves in the page cache */
     pthread_t thread;
 } reader;
 
 struct moe_readers {
-    int n_files, n_readers, n_running, direct, stop;
+    int n_files, n_readers, n_running, kind, stop;
     pid_t pid; /* process the threads run in; 0 = not started */
     pthread_mutex_t lock;
     pthread_cond_t work;
@@ -92,16 +93,41 @@ static int64_t read_fully(int fd, char *to, int64_t offset, int64_t length, int6
     return done;
 }
 
-static void read_slice(moe_readers *pool, int fd, moe_slice *slice) {
-    int64_t start = now_ns(), got;
-    if (pool->direct) {
-        got = read_fully(fd, slice->to, slice->offset, slice->length, slice->need);
-    } else {
-        int64_t n = slice->need - slice->skip;
+/* Bytes that passed through the scratch, or -1 with errno. */
+static int64_t read_through(int fd, char *scratch, int64_t offset, int64_t n) {
+    int64_t done = 0;
+    while (done < n) {
+        int64_t part = n - done < SCRATCH_BYTES ? n - done : SCRATCH_BYTES;
+        int64_t got = read_fully(fd, scratch, offset + done, part, part);
+        if (got < 0) return -1;
+        done += got;
+        if (got < part) break;
+    }
+    return done;
+}
+
+static int64_t fetch(int kind, int fd, char *scratch, moe_slice *slice) {
+    int64_t n = slice->need - slice->skip, got;
+    switch (kind) {
+    case MOE_READ_DIRECT:
+        return read_fully(fd, slice->to, slice->offset, slice->length, slice->need);
+    case MOE_READ_BUFFERED:
         got = read_fully(fd, slice->to + slice->skip, slice->offset + slice->skip, n, n);
         posix_fadvise(fd, slice->offset, slice->length, POSIX_FADV_DONTNEED);
-        if (got >= 0) got += slice->skip;
+        break;
+    case MOE_WARM_READ:
+        got = read_through(fd, scratch, slice->offset + slice->skip, n);
+        break;
+    default: /* MOE_WARM_ADVICE */
+        errno = posix_fadvise(fd, slice->offset + slice->skip, n, POSIX_FADV_WILLNEED);
+        return errno ? -1 : slice->need;
     }
+    return got < 0 ? got : got + slice->skip;
+}
+
+static void read_slice(moe_readers *pool, const reader *me, moe_slice *slice) {
+    int64_t start = now_ns();
+    int64_t got = fetch(pool->kind, me->fd[slice->file], me->scratch, slice);
     add(&pool->read_ns, now_ns() - start);
     add(&pool->n_reads, 1);
     if (got >= slice->need) {
@@ -126,7 +152,7 @@ static void *reader_main(void *p) {
         me->current = slice;
         atomic_store_explicit(&slice->state, MOE_SLICE_READING, memory_order_relaxed);
         pthread_mutex_unlock(&pool->lock);
-        read_slice(pool, me->fd[slice->file], slice);
+        read_slice(pool, me, slice);
         pthread_mutex_lock(&pool->lock);
         me->current = NULL;
     }
@@ -155,13 +181,17 @@ static void start(moe_readers *pool) {
     pool->pid = getpid();
 }
 
-moe_readers *moe_readers_new(int n_files, const char *const *paths, int n_readers, int direct, int *bad_file) {
+static int open_flags(int kind) {
+    return O_RDONLY | O_CLOEXEC | (kind == MOE_READ_DIRECT ? O_DIRECT : 0);
+}
+
+moe_readers *moe_readers_new(int n_files, const char *const *paths, int n_readers, int kind, int *bad_file) {
     moe_readers *pool = calloc(1, sizeof *pool);
     *bad_file = -1;
     if (!pool) return NULL;
     pool->n_files = n_files;
     pool->n_readers = n_readers;
-    pool->direct = direct;
+    pool->kind = kind;
     pool->readers = calloc((size_t)n_readers, sizeof *pool->readers);
     pool->fd = malloc((size_t)n_readers * (size_t)n_files * sizeof *pool->fd);
     if (!pool->readers || !pool->fd) goto fail;
@@ -169,8 +199,9 @@ moe_readers *moe_readers_new(int n_files, const char *const *paths, int n_reader
     for (int i = 0; i < n_readers; i++) {
         pool->readers[i].pool = pool;
         pool->readers[i].fd = pool->fd + i * n_files;
+        if (kind == MOE_WARM_READ && !(pool->readers[i].scratch = malloc(SCRATCH_BYTES))) goto fail;
         for (int f = 0; f < n_files; f++) {
-            int fd = open(paths[f], O_RDONLY | O_CLOEXEC | (direct ? O_DIRECT : 0));
+            int fd = open(paths[f], open_flags(kind));
             pool->readers[i].fd[f] = fd;
             if (fd < 0) {
                 *bad_file = f;
@@ -186,6 +217,21 @@ fail:;
     return NULL;
 }
 
+int moe_readers_reopen(moe_readers *pool, const char *const *paths, int *bad_file) {
+    for (int i = 0; i < pool->n_readers * pool->n_files; i++) {
+        *bad_file = i % pool->n_files;
+        int fd = open(paths[*bad_file], open_flags(pool->kind));
+        if (fd < 0) return errno;
+        if (dup3(fd, pool->fd[i], O_CLOEXEC) < 0) {
+            int err = errno;
+            close(fd);
+            return err;
+        }
+        close(fd);
+    }
+    return 0;
+}
+
 void moe_readers_free(moe_readers *pool) {
     if (!pool) return;
     if (pool->pid && pool->pid == getpid()) {
@@ -197,6 +243,7 @@ void moe_readers_free(moe_readers *pool) {
     }
     for (int i = 0; pool->fd && i < pool->n_readers * pool->n_files; i++)
         if (pool->fd[i] >= 0) close(pool->fd[i]);
+    for (int i = 0; pool->readers && i < pool->n_readers; i++) free(pool->readers[i].scratch);
     free(pool->readers);
     free(pool->fd);
     free(pool);
@@ -262,8 +309,10 @@ const char *moe_slice_wait(moe_readers *pool, moe_slice *slice) {
             syscall(SYS_futex, &slice->state, FUTEX_WAIT_PRIVATE, state, NULL, NULL, 0);
             state = moe_slice_get(slice);
         }
-        add(&pool->wait_ns, now_ns() - start);
+        int64_t waited = now_ns() - start;
+        add(&pool->wait_ns, waited);
         add(&pool->n_waits, 1);
+        add(&slice->wait_ns, waited);
     }
     return state == MOE_SLICE_READY ? slice->to + slice->skip : NULL;
 }

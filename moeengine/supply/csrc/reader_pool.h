@@ -24,6 +24,7 @@ typedef struct moe_slice {
     int64_t need;      /* bytes that must arrive: skip + bytes of the slice */
     char *to;          /* aligned, room for `length` bytes */
     struct moe_slice *next;
+    atomic_int_fast64_t wait_ns; /* summed over those who waited for it; the caller may reset it */
 } moe_slice;
 
 typedef struct moe_readers moe_readers;
@@ -61,6 +62,8 @@ void moe_readers_submit(moe_readers *pool, moe_slice *const *slices, int64_t n, 
 void moe_readers_hurry(moe_readers *pool, moe_slice *slice);
 /* Take a slice out of the queue: 1 and ABSENT, or 0 where it is being read or was never queued. */
 int moe_readers_cancel(moe_readers *pool, moe_slice *slice);
+/* Open every file anew, under the descriptors that the readers use. 0, or errno and *bad_file. */
+int moe_readers_reopen(moe_readers *pool, const char *const *paths, int *bad_file);
 void moe_readers_counts(moe_readers *pool, moe_reader_counts *out);
 
 /* First byte of the slice as soon as it is ready; NULL where reading failed. */
@@ -73,6 +76,9 @@ static inline unsigned moe_slice_get(moe_slice *slice) {
 static inline void moe_slice_fail(moe_slice *slice, int err) {
     slice->err = err;
     atomic_store_explicit(&slice->state, MOE_SLICE_FAILED, memory_order_release);
+}
+static inline int64_t moe_slice_take_wait(moe_slice *slice) {
+    return atomic_exchange_explicit(&slice->wait_ns, 0, memory_order_relaxed);
 }
 static inline void moe_slice_forget(moe_slice *slice) {
     atomic_store_explicit(&slice->state, MOE_SLICE_ABSENT, memory_order_relaxed);
