@@ -13,14 +13,16 @@ from moeengine import graph
 from moeengine.config import N_CTX_DEFAULT, N_UBATCH_DEFAULT
 from moeengine.engine.blas import BlasLimit
 from moeengine.engine.turns import Call, Cancellations, Turns, run_interruptibly
-from moeengine.errors import CancelledError, ClosedError, SupplyError
+from moeengine.errors import CancelledError, ClosedError, ConfigError, GGUFError, SupplyError
 from moeengine.kernels.table import isa
 from moeengine.kernels.threads import Team
 from moeengine.loader.expert_map import check_map
 from moeengine.loader.model_file import ModelFile
+from moeengine.loader.model_info import kv_bytes_per_token
 from moeengine.machine import default_n_threads
 from moeengine.stats import Counters
-from moeengine.supply.choice import Demand, dense_policy, supply_for
+from moeengine.supply.budget import resident_bytes
+from moeengine.supply.choice import Demand, dense_policy, room_for, supply_for
 from moeengine.supply.dense import apply_dense_policy, dense_bytes
 from moeengine.supply.recorded import experts_by_use
 from moeengine.supply.release import release_mapping
@@ -60,6 +62,8 @@ class Runtime:
         self._last_step_s = LONG_STEP_S
         self._tokenizer = None
         self._chat_template = None
+        self.n_ubatch = (choice and choice.n_ubatch) or config.n_ubatch or N_UBATCH_DEFAULT
+        self._contexts = weakref.WeakSet()  # that have run, where their memory is bounded
         self.release_of_mapping = None  # what came of config.release_mmap
         if self.n_ctx > self.hparams.n_ctx_train:
             logger.warning(
@@ -76,16 +80,18 @@ class Runtime:
         ------
         GGUFError, UnsupportedError, ConfigError, SupplyError, OSError
         """
+        before = resident_bytes()
         model_file = ModelFile.open(model_path)
         try:
             if config.expert_map is not None:
                 check_map(config.expert_map, model_file)
-            policy = dense_policy(model_file, dense_bytes(model_file), config)
+            room = room_for(config, before=before)
+            policy = dense_policy(model_file, dense_bytes(model_file), _kv_bytes(model_file, config), config, room)
             config = dataclasses.replace(config, dense_weights=policy)
             apply_dense_policy(model_file, policy)
             model = graph.load_model(model_file, n_expert_used=config.n_expert_used)
             team = Team(config.n_threads or default_n_threads())
-            supply, choice = _supply(model_file, model, team, config)
+            supply, choice = _supply(model_file, model, team, config, before)
             runtime = cls(model_file, model, team, config, supply, choice)
             runtime._check_mapping()
             if config.release_mmap:
@@ -108,7 +114,7 @@ class Runtime:
     def new_context(self, session, n_ctx):
         """Graph context of `session`: its KV cache and scratch memory."""
         self.check_open()
-        n_ubatch = min(self.config.n_ubatch or N_UBATCH_DEFAULT, n_ctx)
+        n_ubatch = min(self.n_ubatch, n_ctx)
         context = self.model.new_context(n_ctx=n_ctx, n_ubatch=n_ubatch, team=self.team)
         self._sessions[id(session)] = session
         return context, n_ubatch
@@ -133,11 +139,25 @@ class Runtime:
         """
         work = functools.partial(context.forward, tokens, n_past, outputs, logits)
         with self._turns.take(call):
+            self._admit(context)
             self._running = context
             try:
                 self._run(work, context, len(tokens), call, tick)
             finally:
                 self._running = None
+
+    def _admit(self, context):
+        """ConfigError where a memory budget has no room for the first pass of one more session."""
+        if self.config.memory_budget is None or self.choice is None or context in self._contexts:
+            return
+        taken = sum(sum(c.memory_bytes.values()) for c in self._contexts)
+        needed = sum(context.memory_bytes.values())
+        if taken + needed > self.choice.context_bytes and taken:
+            raise ConfigError(
+                f"memory_budget: found {self.choice.context_bytes / 1e6:.0f} MB for sessions, of which {taken / 1e6:.0f} "
+                f"are in use, expected {needed / 1e6:.0f} more for another; close one, or give it a smaller n_ctx"
+            )
+        self._contexts.add(context)
 
     def _run(self, work, context, n_tokens, call, tick):
         start = time.perf_counter()
@@ -288,17 +308,29 @@ class Runtime:
             model_file.close()
 
 
-def _supply(model_file, model, team, config):
+def _kv_bytes(model_file, config):
+    """Bytes of one session's KV cache, before the model is built; 0 where the file does not say."""
+    try:
+        n_ctx_train = model_file.get_int(f"{model_file.architecture}.context_length", N_CTX_DEFAULT, lo=0)
+        return kv_bytes_per_token(model_file) * (config.n_ctx or min(n_ctx_train, N_CTX_DEFAULT))
+    except GGUFError:
+        return 0  # building the model says what is wrong with it
+
+
+def _supply(model_file, model, team, config, before):
     """Choose and bind the supply of a model just loaded; says what and why in the log."""
     model_at = model.located()
     n_ctx = config.n_ctx or min(model.hparams.n_ctx_train, N_CTX_DEFAULT)
-    n_ubatch = min(config.n_ubatch or N_UBATCH_DEFAULT, n_ctx)
-    demand = Demand(
-        experts=model_at.expert_bytes,
-        dense=model_file.tensor_bytes - model_at.expert_bytes,
-        context=model.kv_bytes(n_ctx) + model.scratch_bytes(n_ctx, n_ubatch, team.n_threads),
-    )
-    supply, choice = supply_for(model_at, config, demand)
+
+    def demand_of(n_ubatch):
+        return Demand(
+            experts=model_at.expert_bytes,
+            dense=model_file.tensor_bytes - model_at.expert_bytes,
+            kv=model.kv_bytes(n_ctx),
+            scratch=model.scratch_bytes(n_ctx, n_ubatch, team.n_threads),
+        )
+
+    supply, choice = supply_for(model_at, config, demand_of, n_ctx, before)
     logger.info("%s", choice.why)
     model.set_supply(supply, config.prefetch_layers)
     for block in model.moe_blocks:

@@ -262,6 +262,7 @@ cdef class Context:
 
     Not safe for two calls at once; `cancel` may come from any thread.
     """
+    cdef object __weakref__
     cdef readonly Model model
     cdef readonly Team team
     cdef readonly int64_t n_ctx, n_ubatch

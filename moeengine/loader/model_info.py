@@ -90,7 +90,7 @@ def describe(model_file, n_ctx=None):
     n_ctx = n_ctx or min(n_ctx_train or N_CTX_DEFAULT, N_CTX_DEFAULT)
     experts = _experts(model_file, arch)
     dense, row = _dense_bytes(model_file)
-    kv = n_ctx * _kv_bytes_per_token(model_file, arch)
+    kv = n_ctx * kv_bytes_per_token(model_file)
     expert_token = experts.token_bytes if experts else 0
     expert_total = experts.total_bytes if experts else 0
     return ModelInfo(
@@ -154,8 +154,9 @@ def _dense_bytes(model_file):
     return whole, row
 
 
-def _kv_bytes_per_token(model_file, arch):
-    """Bytes of keys and values that one token adds, all layers."""
+def kv_bytes_per_token(model_file):
+    """Bytes of keys and values that one token adds, all layers. GGUFError: a key is missing or wrong."""
+    arch = model_file.architecture
     n_layer = model_file.get_int(f"{arch}.block_count", lo=0, hi=1 << 16)
     n_head = _per_layer(model_file, f"{arch}.attention.head_count", n_layer, None)
     n_head_kv = _per_layer(model_file, f"{arch}.attention.head_count_kv", n_layer, n_head)

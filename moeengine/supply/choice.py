@@ -1,17 +1,22 @@
 """Which mode serves a model on this machine, and how large its cache is: decided once, at load, in words."""
 
 from dataclasses import dataclass, replace
+from math import ceil
 
+from moeengine.config import N_UBATCH_DEFAULT
 from moeengine.errors import ConfigError
 from moeengine.supply import make_supply
 from moeengine.supply.budget import Room, memory_room
 from moeengine.supply.expert_table import bytes_of_token, sizes_of
+from moeengine.supply.probe import faster_sweep
 from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment
 
 FITS_BELOW = 0.9  # share of the room that a model may fill and still be left to the page cache
-ANON_SHARE = 0.5  # of the room that the other weights may take in memory of our own
+ANON_SHARE = 0.5  # of the room beside the KV cache that the other weights may take in memory of our own
 RESERVE_BYTES = 32e6  # for what nobody counts: code, page tables, heap
 RESERVE_SHARE = 0.02  # of the limit
+SCRATCH_SHARE = 0.25  # of what streaming leaves for cache and scratch that a chunk's scratch may take
+LEAST_UBATCH = 32  # tokens; smaller chunks would not sweep
 BUDGET = "memory_budget"
 N_RING = 16  # experts; a small ring stays in the last-level cache, a larger one reads no faster
 
@@ -21,12 +26,18 @@ class Demand:
     """Bytes that a run needs, by purpose.
 
     experts, dense : int     of the file
-    context : int            KV cache and scratch of one session
+    kv : int                 KV cache of one session
+    scratch : int            of one session
     """
 
     experts: int
     dense: int
-    context: int
+    kv: int
+    scratch: int = 0
+
+    @property
+    def context(self):
+        return self.kv + self.scratch
 
     @property
     def whole(self):
@@ -40,6 +51,48 @@ class Choice:
     mode: str
     cache_mb: float
     why: str
+    n_ubatch: int = 0  # tokens a chunk; 0: not looked at
+    sweep_method: str = "direct"
+    context_bytes: int = 0  # that one session was counted with
+
+
+def room_for(settings, dense_bytes=0, before=0):
+    """The tightest of what the system allows and settings.memory_budget.
+
+    dense_bytes : int    of weights that this model already holds in memory of its own
+    before : int         bytes that the process held before the model was loaded; they count against a budget
+    """
+    room = memory_room()
+    if settings.memory_budget is None:
+        return room
+    left = max(0, settings.memory_budget - before - dense_bytes)
+    return Room(left, settings.memory_budget, BUDGET) if left < room.n_bytes else room
+
+
+def fitting_ubatch(settings, n_ctx, demand_of, room, fixed, taken=0):
+    """Tokens a chunk of a prompt: as many as memory allows, where the settings do not say.
+
+    Parameters
+    ----------
+    demand_of : callable     demand_of(n_ubatch) -> Demand
+    room : Room
+    fixed : int              bytes of ring and reserve, and of other weights unless they are in memory already
+    taken : int              bytes of other weights that are
+
+    Returns
+    -------
+    int      at most n_ctx; the most that leaves the cache its share, or LEAST_UBATCH
+    """
+    n = min(settings.n_ubatch or N_UBATCH_DEFAULT, n_ctx)
+    if settings.n_ubatch is not None:
+        return n
+    while n > LEAST_UBATCH:
+        demand = demand_of(n)
+        left = room.n_bytes - fixed - demand.kv
+        if demand.whole - taken <= FITS_BELOW * room.n_bytes or demand.scratch <= SCRATCH_SHARE * left:
+            break
+        n = max(LEAST_UBATCH, n // 2)
+    return n
 
 
 def choose(model_at, settings, demand, room=None):
@@ -48,9 +101,9 @@ def choose(model_at, settings, demand, room=None):
     Parameters
     ----------
     model_at : ModelAt
-    settings : EngineConfig
+    settings : EngineConfig     dense_weights "anon": the other weights are in memory already
     demand : Demand
-    room : Room        what may be taken; None: asked of the system
+    room : Room        what may still be taken; None: asked of the system
 
     Returns
     -------
@@ -58,72 +111,111 @@ def choose(model_at, settings, demand, room=None):
 
     Raises
     ------
-    ConfigError    the cache that was asked for, or any that is useful, does not fit
+    ConfigError    the context, the cache that was asked for, or any that is useful, does not fit
     """
-    room = memory_room() if room is None else room
-    if settings.memory_budget is not None and settings.memory_budget < room.n_bytes:
-        room = Room(settings.memory_budget, settings.memory_budget, BUDGET)
+    taken = demand.dense if settings.dense_weights == "anon" else 0
+    room = room_for(settings, taken) if room is None else room
+    bounded = room.why == BUDGET
     sizes = sizes_of(model_at, SMALLEST_ALIGNMENT)
-    slot = max((size for _, _, size in sizes), default=0)
-    taken = demand.dense if settings.dense_weights == "anon" and room.why != BUDGET else 0  # already in use
-    rest = demand.dense - taken + demand.context + N_RING * slot + RESERVE_BYTES + RESERVE_SHARE * room.limit
+    fixed = fixed_bytes(sizes, room) + demand.dense - taken
+    rest = fixed + demand.context
     most = min(room.n_bytes - rest, sum(tier.n_expert * size for _, tier, size in sizes))
     least = bytes_of_token(sizes, model_at.n_expert_used)
     numbers = (
-        f"file {(demand.experts + demand.dense) / 1e9:.2f} GB, room {room.n_bytes / 1e9:.2f} GB ({room.why})"
+        f"file {(demand.experts + demand.dense) / 1e9:.2f} GB, room {(room.n_bytes + taken) / 1e9:.2f} GB ({room.why})"
     )
-    mode = settings.moe_mode
+    mode, words = settings.moe_mode, "as asked"
+    fits = demand.whole - taken <= FITS_BELOW * room.n_bytes
     if mode == "auto":
-        if not model_at.layers:
-            return Choice("mmap", 0, "mmap: the model has no experts")
-        if demand.whole <= FITS_BELOW * room.n_bytes:
-            return Choice("mmap", 0, f"mmap: the model fits; {numbers}")
-        if not all(direct_alignment(m.path) for m in model_at.maps):
-            return Choice("mmap", 0, f"mmap: the file system has no direct reads; {numbers}")
-        mode = "stream"
-    bounded = settings.memory_budget is not None
-    least_room = rest if bounded else rest - (demand.dense - taken)  # a control group may evict mapped weights
-    if mode == "stream" and room.n_bytes < least_room:
+        mode, words = _best_mode(model_at, fits, bounded)
+    if mode != "stream" and bounded and demand.whole - taken > room.n_bytes:
         raise ConfigError(
-            f"memory: found {room.n_bytes / 1e6:.0f} MB ({room.why}), expected at least {least_room / 1e6 + 1:.0f} MB: "
-            f"weights other than experts {demand.dense / 1e6:.0f}, KV cache and scratch {demand.context / 1e6:.0f}, "
-            f"ring and reserve {(rest - demand.dense - demand.context) / 1e6:.0f}; a smaller n_ctx or n_ubatch needs less"
-        )
-    if mode != "stream" and bounded and demand.whole > room.n_bytes:
-        raise ConfigError(
-            f"memory_budget: found {room.n_bytes / 1e6:.0f} MB, expected at least {demand.whole / 1e6:.0f} MB for {mode}, "
+            f"memory_budget: found {settings.memory_budget / 1e6:.0f} MB, expected at least "
+            f"{ceil((settings.memory_budget + demand.whole - taken - room.n_bytes) / 1e6)} MB for {mode}, "
             "which leaves the page cache to the system; stream needs less"
         )
+    needed = demand.context if mode == "mmap" else rest if bounded else rest - (demand.dense - taken)
+    _check_least(settings, demand, taken, room, needed)
     if mode != "stream":
-        return Choice(mode, 0, f"{mode}: as asked; {numbers}")
+        return Choice(mode, 0, f"{mode}: {words}; {numbers}")
     if settings.cache_mb == "auto":
         cache = most if most >= least else 0
     else:
         cache = settings.cache_mb * 1e6
-        if cache > most and cache > 0 and not settings.force_cache and room.n_bytes < demand.whole:
+        if cache > most and cache > 0 and not settings.force_cache and room.n_bytes < demand.whole - taken:
             raise ConfigError(
                 f"cache_mb: found {settings.cache_mb:.0f}, expected at most {max(0, most) / 1e6:.0f}: {numbers}, "
-                f"of which other weights, context and reserve take {rest / 1e6:.0f} MB"
+                f"of which other weights, context and reserve take {(rest + taken) / 1e6:.0f} MB"
             )
     share = cache / max(1, sum(tier.n_expert * size for _, tier, size in sizes))
-    return Choice(mode, cache / 1e6,
+    return Choice("stream", cache / 1e6,
                   f"stream: cache {cache / 1e6:.0f} MB for {100 * share:.0f} % of the experts; {numbers}")  # fmt: skip
 
 
-def dense_policy(model_file, dense_bytes, settings, room=None):
+def fixed_bytes(sizes, room):
+    """Bytes of the ring and of what nobody counts."""
+    return N_RING * max((size for _, _, size in sizes), default=0) + RESERVE_BYTES + RESERVE_SHARE * room.limit
+
+
+def _best_mode(model_at, fits, bounded):
+    """(mode, why) for "auto"."""
+    if not model_at.layers:
+        return "mmap", "the model has no experts"
+    if fits:
+        return "mmap", "the model fits"
+    if not bounded and not all(direct_alignment(m.path) for m in model_at.maps):
+        return "prefetch", "the model does not fit, and the file system has no direct reads"
+    return "stream", ""
+
+
+def _check_least(settings, demand, taken, room, least):
+    """ConfigError where there is no room for `least` bytes, which no run can do without."""
+    if room.n_bytes < least:
+        found = settings.memory_budget if room.why == BUDGET else room.n_bytes + taken
+        other = demand.dense if room.why == BUDGET or taken else 0
+        raise ConfigError(
+            f"memory: found {found / 1e6:.0f} MB ({room.why}), expected at least "
+            f"{ceil((found + least - room.n_bytes) / 1e6)} MB: "
+            f"weights other than experts {other / 1e6:.0f}, KV cache {demand.kv / 1e6:.0f}, scratch "
+            f"{demand.scratch / 1e6:.0f}, the rest for ring and reserve; a smaller n_ctx or n_ubatch needs less"
+        )
+
+
+def dense_policy(model_file, dense_bytes, kv_bytes, settings, room):
     """What "auto" means for the weights that are no experts: "anon" or "mmap". Asked before the model is built."""
     if settings.dense_weights != "auto":
         return settings.dense_weights
-    room = memory_room() if room is None else room
-    n_bytes = min(room.n_bytes, settings.memory_budget or room.n_bytes)
     has_experts = dense_bytes < model_file.tensor_bytes
     streams = settings.moe_mode == "stream" or (
-        settings.moe_mode == "auto" and model_file.tensor_bytes > FITS_BELOW * n_bytes
+        settings.moe_mode == "auto" and model_file.tensor_bytes + kv_bytes > FITS_BELOW * room.n_bytes
     )
-    return "anon" if has_experts and streams and ANON_SHARE * n_bytes > dense_bytes else "mmap"
+    return "anon" if has_experts and streams and ANON_SHARE * (room.n_bytes - kv_bytes) > dense_bytes else "mmap"
 
 
-def supply_for(model_at, settings, demand):
-    """The supply that `choose` decides on, not bound yet, and the Choice."""
-    choice = choose(model_at, settings, demand)
-    return make_supply(choice.mode, replace(settings, cache_mb=choice.cache_mb)), choice
+def supply_for(model_at, settings, demand_of, n_ctx, before=0):
+    """The supply that `choose` decides on, not bound yet, and the Choice with every size filled in.
+
+    Parameters
+    ----------
+    demand_of : callable    demand_of(n_ubatch) -> Demand
+    n_ctx : int
+    before : int            bytes that the process held before the model was loaded
+
+    Raises
+    ------
+    ConfigError    as `choose`
+    """
+    taken = demand_of(1).dense if settings.dense_weights == "anon" else 0
+    room = room_for(settings, taken, before)
+    fixed = fixed_bytes(sizes_of(model_at, SMALLEST_ALIGNMENT), room) + demand_of(1).dense - taken
+    n_ubatch = fitting_ubatch(settings, n_ctx, demand_of, room, fixed, taken)
+    choice = choose(model_at, settings, demand_of(n_ubatch), room)
+    why, method = choice.why, settings.sweep_method
+    if n_ubatch < min(settings.n_ubatch or N_UBATCH_DEFAULT, n_ctx):
+        why += f"; chunks of {n_ubatch} tokens"
+    if choice.mode == "sweep-prefill" and method == "auto":
+        method, words = faster_sweep(model_at)
+        why += f"; sweep {method} ({words})"
+    choice = replace(choice, why=why, n_ubatch=n_ubatch, sweep_method=method, context_bytes=demand_of(n_ubatch).context)
+    settings = replace(settings, cache_mb=choice.cache_mb, sweep_method=method)
+    return make_supply(choice.mode, settings), choice

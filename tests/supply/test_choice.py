@@ -7,7 +7,7 @@ from moeengine import Engine
 from moeengine.config import EngineConfig
 from moeengine.errors import ConfigError
 from moeengine.supply.budget import Room, memory_room
-from moeengine.supply.choice import Demand, choose
+from moeengine.supply.choice import BUDGET, Demand, choose
 from tests.supply.models import run, write_model
 
 
@@ -51,7 +51,10 @@ def decide(path, room_mb, *, whole_mb=1000, **settings):
         model_at = engine._runtime.model.located()
         experts = model_at.expert_bytes
         demand = Demand(experts, int(whole_mb * 1e6) - experts - 1000, 1000)
-        return choose(model_at, EngineConfig(**settings), demand, Room(int(room_mb * 1e6), int(room_mb * 1e6), "test"))
+        config, why = EngineConfig(**settings), "test"
+        if config.memory_budget is not None:
+            room_mb, why = config.memory_budget / 1e6, BUDGET
+        return choose(model_at, config, demand, Room(int(room_mb * 1e6), int(room_mb * 1e6), why))
 
 
 def test_auto_leaves_to_the_page_cache_what_fits(path):
