@@ -5,7 +5,6 @@ gather rows, gate and up and their activation, quantize, down, weighted sum. Not
 tokens x experts is kept beyond one group. The weighted sum of a token is taken in ascending order of
 expert, whatever the number of threads, tokens or the supply.
 """
-from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -34,6 +33,9 @@ GROUP_PAIRS = 256
 
 cdef extern from "math.h" nogil:
     float expf(float)
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *) nogil
 
 cdef enum:
     MAX_TIERS = 4
@@ -199,7 +201,7 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
 
 cdef void quantize_hidden(const MoeState *s, const Tier *tier, Pass *p, const Group *g) noexcept nogil:
     """Hidden rows into the format that `down` is multiplied with. Ends with a barrier."""
-    cdef int64_t k, i, F = tier.bank[GATE].one.n_rows, n = tier.bank[DOWN].one.n_in
+    cdef int64_t k, F = tier.bank[GATE].one.n_rows, n = tier.bank[DOWN].one.n_in
     cdef int f = tier.bank[DOWN].one.type.x_format
     cdef size_t stride = moe_x_row_bytes(p.isa, f, <size_t>n)
     cdef float *row
@@ -210,29 +212,18 @@ cdef void quantize_hidden(const MoeState *s, const Tier *tier, Pass *p, const Gr
         row = p.hidden + k * n
         if n > F:
             memset(row + F, 0, <size_t>(n - F) * sizeof(float))
-        if not all_finite(row, F) and not cancelled(p) and not p.error:
-            i = g.i0
-            while p.plan.start[i + 1] - g.p0 <= k:
-                i += 1
-            pass_fail(p, PASS_NAN_EXPERT, s.il, tier.first + p.plan.expert[i])
         p.isa.x[f].quantize_row(<size_t>n, row, p.hq + <size_t>k * stride)
     team_barrier(p.team)
 
 
-cdef bint all_finite(const float *x, int64_t n) noexcept nogil:
-    """A sum of zeros times the values is NaN as soon as one is NaN or infinite."""
-    cdef float lanes[16]
-    cdef int64_t i, j
-    cdef float total = 0
-    memset(lanes, 0, sizeof(lanes))
-    for i in range(0, n - n % 16, 16):
-        for j in range(16):
-            lanes[j] = lanes[j] + x[i + j] * 0.0
-    for i in range(n - n % 16, n):
-        total = total + x[i] * 0.0
-    for j in range(16):
-        total = total + lanes[j]
-    return total == 0.0
+cdef void fetch_out(const MoeState *s, Pass *p, int64_t k0, int64_t k1, int64_t r0, int64_t r1) noexcept nogil:
+    """Brings columns r0 .. r1 of p.out near for pairs k0 .. k1: rows far apart, which the CPU does not foresee."""
+    cdef int64_t k, r, A = s.route.n_expert_used
+    cdef const float *row
+    for k in range(k0, k1):
+        row = p.out + p.plan.pair[k] // A * s.n_embd
+        for r in range(r0, r1, 16):
+            prefetch(row + r)
 
 
 cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g, float *tmp) noexcept nogil:
@@ -262,14 +253,14 @@ cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
             k0 = p.plan.start[i]
             while k0 < p.plan.start[i + 1]:
                 k1 = min(k0 + n_xc, p.plan.start[i + 1])
+                fetch_out(s, p, k0, k1, r0, r1)
                 linear_chunk(p.isa, &down, r0, r1, k1 - k0, p.hq + <size_t>(k0 - g.p0) * stride, stride,
                              tmp - r0, ROW_CHUNK)
                 for k in range(k0, k1):
                     pair = p.plan.pair[k]
-                    if not all_finite(tmp + (k - k0) * ROW_CHUNK, r1 - r0):
+                    if not p.isa.axpy(<size_t>(r1 - r0), p.route_weights[pair], tmp + (k - k0) * ROW_CHUNK,
+                                      p.out + (pair // A) * E + r0):
                         pass_fail(p, PASS_NAN_EXPERT, s.il, tier.first + p.plan.expert[i])
-                    p.isa.axpy(<size_t>(r1 - r0), p.route_weights[pair], tmp + (k - k0) * ROW_CHUNK,
-                               p.out + (pair // A) * E + r0)
                 k0 = k1
     team_barrier(p.team)
 

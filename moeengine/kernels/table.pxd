@@ -64,7 +64,7 @@ cdef extern from "moe_table.h":
         void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y) noexcept nogil
         void (*add)(size_t n, const float *a, const float *b, float *y) noexcept nogil
         void (*scale)(size_t n, float a, const float *x, float *y) noexcept nogil
-        void (*axpy)(size_t n, float a, const float *x, float *y) noexcept nogil
+        int (*axpy)(size_t n, float a, const float *x, float *y) noexcept nogil
         void (*silu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*rope)(size_t n_rot, const float *cs, int neox, float *x) noexcept nogil

@@ -52,6 +52,12 @@ def axpy(float factor, const float[::1] x, const float[::1] y):
     return out
 
 
+def axpy_is_finite(const float[::1] x):
+    """What axpy says of x: a bool array of one."""
+    out = np.zeros(x.shape[0], np.float32)
+    return np.array([checked_isa().axpy(x.shape[0], 1.0, _in(x), _out(out))], bool)
+
+
 def silu_mul(const float[::1] gate, const float[::1] up):
     """silu(gate) * up"""
     y = np.empty(gate.shape[0], np.float32)

@@ -53,6 +53,17 @@ def test_sums_and_products(n):
 
 
 @pytest.mark.parametrize("n", SIZES)
+def test_axpy_notices_what_is_not_finite(n):
+    x, _ = rows(n, scale=1e37)
+    assert on_every_isa(lambda: ops.axpy_is_finite(x))
+    for at in {0, n // 2, n - 1} if n else ():
+        for value in (np.nan, np.inf, -np.inf):
+            bad = x.copy()
+            bad[at] = value
+            assert not on_every_isa(lambda: ops.axpy_is_finite(bad))
+
+
+@pytest.mark.parametrize("n", SIZES)
 def test_gated_activations(n):
     gate, up = rows(n, scale=4)
     g = gate.astype(np.float64)

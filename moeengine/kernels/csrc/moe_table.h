@@ -121,8 +121,8 @@ typedef struct moe_isa {
     void (*add)(size_t n, const float *a, const float *b, float *y);
     /* y = a * x */
     void (*scale)(size_t n, float a, const float *x, float *y);
-    /* y = fma(a, x, y) */
-    void (*axpy)(size_t n, float a, const float *x, float *y);
+    /* y = fma(a, x, y); 1 where every x is finite, else 0 */
+    int (*axpy)(size_t n, float a, const float *x, float *y);
     /* y = silu(gate) * up ; y may be gate or up */
     void (*silu_mul)(size_t n, const float *gate, const float *up, float *y);
     /* y = gelu_tanh(gate) * up */

@@ -53,9 +53,16 @@ static void scale_row(size_t n, float factor, const float *x, float *y) {
     MOE_ROW_LOOP(n, x, x, y, ((void)b, v16_mul(f, a)));
 }
 
-static void axpy(size_t n, float factor, const float *x, float *y) {
+static int axpy(size_t n, float factor, const float *x, float *y) {
     const v16f f = v16_set1(factor);
-    MOE_ROW_LOOP(n, x, y, y, v16_madd(f, a, b));
+    v16f zeros = v16_zero(); /* plus 0 * x, which is NaN for a NaN or an infinite x */
+    for (size_t i = 0; i < n; i += 16) {
+        size_t m = n - i < 16 ? n - i : 16;
+        v16f a = load_lanes(x + i, m);
+        zeros = v16_madd(v16_zero(), a, zeros);
+        store_lanes(y + i, v16_madd(f, a, load_lanes(y + i, m)), m);
+    }
+    return v16_hsum(zeros) == 0.0f;
 }
 
 static void silu_mul(size_t n, const float *gate, const float *up, float *y) {
