@@ -18,6 +18,8 @@ COMMANDS = {  # name: (module, summary)
     "generate": ("moeengine.cli.generate", "continue a prompt"),
     "chat": ("moeengine.cli.chat", "talk to the model, in the template that its file carries"),
     "info": ("moeengine.cli.info", "what a model file holds and how much memory it needs"),
+    "bench": ("moeengine.cli.bench", "tokens a second on this machine"),
+    "perplexity": ("moeengine.cli.perplexity", "how well a model foretells a text"),
     "tokenize": ("moeengine.cli.tokenize", "the token ids of a text"),
     "trace": ("moeengine.cli.trace", "which experts a text uses, and what a cache would hold of them"),
     "expert-map": ("moeengine.cli.expert_map", "write the table of a model's expert ranges"),
