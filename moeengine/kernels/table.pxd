@@ -59,6 +59,8 @@ cdef extern from "moe_table.h":
     ctypedef struct moe_isa:
         const char *name
         const char *features
+        int for_tests
+        const char *(*check)() noexcept nogil
         const moe_type *types                 # MOE_TYPE_MAX entries, index: ggml type id
         const moe_x *x                        # MOE_X_COUNT entries
         void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y) noexcept nogil

@@ -9,7 +9,7 @@ from ..errors import UnsupportedError
 
 cdef extern from "moe_table.h":
     const moe_isa *const moe_isa_list[]
-    int moe_cpu_supports(const moe_isa *isa)
+    const char *moe_isa_problem(const moe_isa *isa)
 
 cdef const moe_isa *_active = NULL
 _wanted = None      # the name asked for where it could not be had
@@ -28,16 +28,36 @@ cdef const moe_isa *checked_isa() except NULL:
 def _not_available(name):
     return UnsupportedError(
         f"instruction set: found {name!r}, expected one that is compiled in and that this CPU "
-        f"offers: {', '.join(_names(True))}"
+        f"offers: {', '.join(_names(True))}{_why(name)}"
     )
 
 
-cdef list _names(bint supported_only):
-    names = []
+def _why(name) -> str:
+    """Why a compiled one cannot be had; "" for other names."""
+    reason = _problems().get(name)
+    return f" ({name}: {reason})" if reason else ""
+
+
+cdef dict _problems():
+    problems = {}
+    cdef const char *problem
     cdef int i = 0
     while moe_isa_list[i] != NULL:
-        if not supported_only or moe_cpu_supports(moe_isa_list[i]):
-            names.append(moe_isa_list[i].name.decode())
+        problem = moe_isa_problem(moe_isa_list[i])
+        if problem != NULL:
+            problems[moe_isa_list[i].name.decode()] = problem.decode()
+        i += 1
+    return problems
+
+
+cdef list _names(bint supported_only, bint for_tests=False):
+    names = []
+    cdef const moe_isa *one
+    cdef int i = 0
+    while moe_isa_list[i] != NULL:
+        one = moe_isa_list[i]
+        if one.for_tests == for_tests and (not supported_only or moe_isa_problem(one) == NULL):
+            names.append(one.name.decode())
         i += 1
     return names
 
@@ -48,7 +68,7 @@ cdef const moe_isa *_find(name) noexcept:
     cdef int i = 0
     while moe_isa_list[i] != NULL:
         one = moe_isa_list[i]
-        if (not name or one.name.decode() == name) and moe_cpu_supports(one):
+        if (one.name.decode() == name if name else not one.for_tests) and moe_isa_problem(one) == NULL:
             return one
         i += 1
     return NULL
@@ -60,7 +80,8 @@ def isa() -> dict:
     Returns
     -------
     dict : active (str); available (list of str, what this CPU offers) and compiled (list of str),
-        best first
+        best first; refused (dict: name of a compiled one that is not available -> why); for_tests (list of str,
+        never chosen unless MOEENGINE_ISA or `set_isa` name them)
 
     Raises
     ------
@@ -70,6 +91,8 @@ def isa() -> dict:
         "active": checked_isa().name.decode(),
         "available": _names(True),
         "compiled": _names(False),
+        "refused": _problems(),
+        "for_tests": _names(True, for_tests=True),
     }
 
 

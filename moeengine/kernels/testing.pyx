@@ -16,6 +16,14 @@ KV_TILE = MOE_KV_TILE
 KV_SEGMENT = MOE_KV_SEGMENT
 
 
+def self_check():
+    """The self-check of the active instruction set: None where it passes or has none, else the name of a type whose
+    products are wrong."""
+    cdef const moe_isa *isa = checked_isa()
+    cdef const char *wrong = isa.check() if isa.check != NULL else NULL
+    return None if wrong == NULL else wrong.decode()
+
+
 cdef inline const float *_in(const float[::1] x) noexcept:
     return &x[0] if x.shape[0] else NULL
 

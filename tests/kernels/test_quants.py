@@ -18,7 +18,7 @@ from moeengine.errors import ConfigError, UnsupportedError
 
 from .blocks import FLOATS, TYPES, quantized_activations, random_raw, set_halves, uses_q8_K
 
-ISAS = kernels.isa()["available"]
+ISAS = kernels.isa()["available"] + kernels.isa()["for_tests"]
 QUANTS = [name for name in TYPES if name not in FLOATS]
 HAS_NVFP4 = hasattr(gguf.GGMLQuantizationType, "NVFP4")
 

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "moe_table.h"
 
+#include <stdio.h>
 #include <string.h>
 
 extern const moe_isa moe_isa_scalar, moe_isa_avx2, moe_isa_avx512;
@@ -71,7 +72,8 @@ static unsigned read_xcr0(void) {
     return lo;
 }
 
-/* Linux gives tile registers to a process that asks. */
+/* Linux gives tile registers to a process that asks: to all its threads and to its children by fork. Refused where a
+ * thread's alternate signal stack is too small for them. (Documentation/arch/x86/xstate.rst) */
 static int ask_for_tiles(void) {
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
@@ -92,11 +94,18 @@ static int has_feature(const char *name, size_t len) {
 }
 #endif
 
-int moe_cpu_supports(const moe_isa *isa) {
+const char *moe_isa_problem(const moe_isa *isa) {
+    static char text[128];
     for (const char *p = isa->features; *p;) {
         size_t len = strcspn(p, ",");
-        if (!has_feature(p, len)) return 0;
+        if (!has_feature(p, len)) {
+            snprintf(text, sizeof text, "this CPU or system does not offer %.*s", (int)len, p);
+            return text;
+        }
         p += len + (p[len] == ',');
     }
-    return 1;
+    const char *wrong = isa->check && !isa->for_tests ? isa->check() : NULL;
+    if (!wrong) return NULL;
+    snprintf(text, sizeof text, "its products of %s differ from those of avx512", wrong);
+    return text;
 }

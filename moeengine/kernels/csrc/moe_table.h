@@ -112,6 +112,9 @@ static inline size_t moe_attn_partial_floats(size_t head_dim_v) {
 typedef struct moe_isa {
     const char *name;
     const char *features; /* comma separated names that cpu.c knows; all must be present */
+    int for_tests;        /* only ever chosen by name, without a check */
+    /* NULL, or a comparison with products known to be right: returns NULL, or the name of a type that fails */
+    const char *(*check)(void);
     moe_type types[MOE_TYPE_MAX]; /* index: ggml type id */
     moe_x x[MOE_X_COUNT];
 
@@ -162,6 +165,8 @@ static inline size_t moe_x_row_bytes(const moe_isa *isa, int format, size_t n) {
 
 /* cpu.c: instruction sets compiled in, best first; and what this CPU and OS allow. */
 extern const moe_isa *const moe_isa_list[]; /* ends with NULL */
-int moe_cpu_supports(const moe_isa *isa);   /* 1 if every feature is there; asks for AMX permission */
+/* NULL if this CPU and system can run `isa` and its check passes; else why not, until the next call. Asks for AMX
+ * permission. Not for several threads at once. */
+const char *moe_isa_problem(const moe_isa *isa);
 
 #endif
