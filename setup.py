@@ -34,7 +34,8 @@ DIRECTIVES = {
     "freethreading_compatible": False,
 }
 C_SOURCES = {  # extension -> C files linked into it (each file into one extension only)
-    "moeengine.kernels.table": sorted(str(p) for p in CSRC.glob("isa_*.c")) + [str(CSRC / "cpu.c")],
+    "moeengine.kernels.table": sorted(str(p) for p in CSRC.glob("isa_*.c"))
+    + [str(CSRC / "amx_unpack.c"), str(CSRC / "cpu.c")],
     "moeengine.kernels.threads": [str(CSRC / "team.c")],
     "moeengine.loader.mapped_file": ["moeengine/loader/csrc/bus_guard.c"],
     "moeengine.supply.readers": ["moeengine/supply/csrc/reader_pool.c"],

@@ -6,9 +6,14 @@
 #include <string.h>
 
 extern const moe_isa moe_isa_scalar, moe_isa_avx2, moe_isa_avx512;
+extern moe_isa moe_isa_amx, moe_isa_amx_emulated; /* filled when the library is loaded */
 
 const moe_isa *const moe_isa_list[] = {
 #if defined(__x86_64__)
+#if MOE_HAS_AMX
+    &moe_isa_amx,
+#endif
+    &moe_isa_amx_emulated,
     &moe_isa_avx512,
     &moe_isa_avx2,
 #endif

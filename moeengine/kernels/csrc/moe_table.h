@@ -23,6 +23,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Whether isa_amx.c is compiled in: GCC 11 and Clang 12 are the first to know all of its target. */
+#if defined(__x86_64__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define MOE_HAS_AMX 1
+#else
+#define MOE_HAS_AMX 0
+#endif
+
 /* How an activation row is laid out for a product. The layout inside a format belongs to the
  * instruction set; callers only know the size of a row (moe_x_row_bytes). */
 enum moe_x_format {
