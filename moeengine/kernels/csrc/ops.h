@@ -73,15 +73,13 @@ static void gelu_mul(size_t n, const float *gate, const float *up, float *y) {
     MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_gelu(a), b));
 }
 
-/* Each pair (a, b) to (a c - b s, b c + a s). Spelled out: left to itself gcc 12 contracts this very
- * pattern to vfmaddsub, -ffp-contract=off or not. */
+/* Each pair (a, b) to (fma(a, c, -(b s)), fma(a, s, b c)), the way a compiler contracts a c - b s and a s + b c. */
 static void rope_neighbours(size_t n, const float *cs, float *x) {
     for (size_t i = 0; i < n; i += 16) {
         size_t m = n - i < 16 ? n - i : 16;
         v16f v = load_lanes(x + i, m), t = load_lanes(cs + i, m);
-        v16f direct = v16_mul(v, v16_dup_even(t));
-        v16f cross = v16_mul(v16_swap(v), v16_dup_odd(t));
-        store_lanes(x + i, v16_addsub(direct, cross), m);
+        v16f second = v16_addsub(v16_zero(), v16_mul(v16_dup_odd(v), v16_swap(t)));
+        store_lanes(x + i, v16_madd(v16_dup_even(v), t, second), m);
     }
 }
 

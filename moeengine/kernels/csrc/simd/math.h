@@ -2,20 +2,21 @@
 #ifndef MOE_SIMD_MATH_H
 #define MOE_SIMD_MATH_H
 
-/* e^x, relative error below 1.2e-7; correct limits at +-infinity, gradual underflow, NaN stays NaN.
- * x = n ln2 + r; e^r = 1 + r + r^2 q(r), q a minimax fit on |r| <= ln2/2 (error 3e-9). */
+/* e^x, error below 2 units in the last place; correct limits at +-infinity, gradual underflow, NaN stays
+ * NaN. x = n ln2 + r; e^r by a polynomial, |r| <= ln2/2. Its coefficients, their order and the two parts of ln2
+ * are those that ggml's vector kernels use (from Arm's optimized routines), so that weights and activations are
+ * the same bytes. */
 MOE_INLINE v16f v16_exp(v16f x) {
     const v16f round = v16_set1(0x1.8p23f); /* adding it leaves the nearest whole number */
     x = v16_max(v16_set1(-104.0f), v16_min(v16_set1(89.0f), x));
     v16f n = v16_sub(v16_madd(x, v16_set1(0x1.715476p0f), round), round);
-    v16f r = v16_nmadd(n, v16_set1(0x1.62e43p-1f), x);
-    r = v16_nmadd(n, v16_set1(-0x1.05c61p-29f), r);
-    v16f q = v16_madd(r, v16_set1(0x1.6a23dp-10f), v16_set1(0x1.123a2p-7f));
-    q = v16_madd(r, q, v16_set1(0x1.5558f2p-5f));
-    q = v16_madd(r, q, v16_set1(0x1.555492p-3f));
-    q = v16_madd(r, q, v16_set1(0x1.fffffcp-2f));
-    v16f p = v16_madd(v16_mul(r, r), q, r);
-    return v16_scale2(v16_add(p, v16_set1(1.0f)), n);
+    v16f r = v16_nmadd(n, v16_set1(0x1.62e4p-1f), x);
+    r = v16_nmadd(n, v16_set1(0x1.7f7d1cp-20f), r);
+    v16f r2 = v16_mul(r, r);
+    v16f high = v16_madd(v16_set1(0x1.0e402p-7f), r, v16_set1(0x1.573e2ep-5f));
+    v16f middle = v16_madd(v16_set1(0x1.555e66p-3f), r, v16_set1(0x1.fffdb6p-2f));
+    v16f low = v16_madd(v16_set1(0x1.ffffecp-1f), r, v16_set1(1.0f));
+    return v16_scale2(v16_madd(v16_madd(high, r2, middle), r2, low), n);
 }
 
 MOE_INLINE float f32_exp(float x) {
