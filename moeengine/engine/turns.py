@@ -152,6 +152,7 @@ def run_interruptibly(work, cancel, call, tick=None):
                 return work()
         else:
             _wait_for(outcome, cancel)
+        outcome.clear()  # its exception's traceback holds the helper's frame, and that holds `outcome`
         raise
     succeeded, value = outcome.pop()
     if succeeded:
