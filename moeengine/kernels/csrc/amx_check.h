@@ -3,9 +3,8 @@
 enum { MOE_CHECK_ROWS = 18, MOE_CHECK_X = 37, MOE_CHECK_IN = 512 };
 
 typedef struct moe_check_memory {
-    uint8_t w[MOE_CHECK_ROWS * MOE_CHECK_IN / 256 * 256];
-    block_x_q8_K x[MOE_CHECK_X][MOE_CHECK_IN / 256];
-    float out[2][MOE_CHECK_X][MOE_CHECK_ROWS];
+    uint8_t w[MOE_CHECK_ROWS * MOE_CHECK_IN * 2], x[MOE_CHECK_X * MOE_CHECK_IN * 2]; /* quantized: less than 2 bytes a value */
+    float values[MOE_CHECK_IN], out[2][MOE_CHECK_X][MOE_CHECK_ROWS];
 } __attribute__((aligned(64))) moe_check_memory;
 
 /* Blocks of one byte each, except that scales (half floats at one end of a block) are about 1; and blocks of any bytes:
@@ -21,23 +20,17 @@ static void moe_check_weights(uint8_t *w, size_t row_bytes, size_t bytes) {
         }
 }
 
-/* integers at both ends, then any; the sums are theirs */
-static void moe_check_activations(moe_check_memory *c) {
+/* Rows whose integers are all at one end, at both ends, and any. */
+static void moe_check_activations(moe_check_memory *c, const moe_x *format, size_t row_bytes) {
     uint32_t random = 2;
-    for (size_t t = 0; t < MOE_CHECK_X; t++)
-        for (size_t b = 0; b < MOE_CHECK_IN / 256; b++) {
-            block_x_q8_K *x = &c->x[t][b];
-            memset(x, 0, sizeof *x);
-            x->d = 0.01f * (float)(t + 1);
-            for (size_t i = 0; i < 256; i++) {
-                random = random * 1664525 + 1013904223;
-                int v = t % 4 == 0 ? 127 : t % 4 == 1 ? -127 : t % 4 == 2 ? (random >> 31 ? 127 : -127) : (int)(random >> 24) - 128;
-                x->q[i] = (int8_t)(v < -127 ? -127 : v);
-                x->sum += x->q[i];
-                x->sum16[i / 16] = (int16_t)(x->sum16[i / 16] + x->q[i]);
-                x->sum32[i / 32] = (int16_t)(x->sum32[i / 32] + x->q[i]);
-            }
+    for (size_t t = 0; t < MOE_CHECK_X; t++) {
+        for (size_t i = 0; i < MOE_CHECK_IN; i++) {
+            random = random * 1664525 + 1013904223;
+            float v = 0x1p-31f * (float)(int32_t)random, one = t % 4 == 0 || (t % 4 == 2 && v < 0) ? -1.0f : 1.0f;
+            c->values[i] = t % 4 == 3 ? v : one;
         }
+        format->quantize_row(MOE_CHECK_IN, c->values, c->x + t * row_bytes);
+    }
 }
 
 /* the same bits, or not a number in both */
@@ -48,13 +41,14 @@ static int moe_check_same(const float *a, const float *b, size_t n) {
 }
 
 static const char *moe_check_types(moe_check_memory *c) {
-    moe_check_activations(c);
     for (size_t id = 0; id < MOE_TYPE_MAX; id++) {
         const moe_type *ours = &MOE_ISA_SYMBOL.types[id], *theirs = &moe_isa_avx512.types[id];
         if (ours->mul_mat == theirs->mul_mat) continue;
-        const size_t row_bytes = MOE_CHECK_IN / 256 * ours->bytes;
+        const size_t row_bytes = MOE_CHECK_IN / ours->block * ours->bytes;
+        const size_t x_bytes = moe_x_row_bytes(&moe_isa_avx512, ours->x_format, MOE_CHECK_IN);
         moe_check_weights(c->w, row_bytes, ours->bytes);
-        moe_mul m = {MOE_CHECK_IN, MOE_CHECK_ROWS, c->w, row_bytes, MOE_CHECK_X, c->x, sizeof c->x[0], c->out[0][0], MOE_CHECK_ROWS};
+        moe_check_activations(c, &moe_isa_avx512.x[ours->x_format], x_bytes);
+        moe_mul m = {MOE_CHECK_IN, MOE_CHECK_ROWS, c->w, row_bytes, MOE_CHECK_X, c->x, x_bytes, c->out[0][0], MOE_CHECK_ROWS};
         theirs->mul_mat(&m);
         memset(c->out[1], 0xff, sizeof c->out[1]);
         m.out = c->out[1][0];

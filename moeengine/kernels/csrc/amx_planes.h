@@ -1,4 +1,4 @@
-/* AMX: a 256-block of 16 rows as planes of bytes that tiles multiply.
+/* AMX: what tiles multiply: a 256-block of 16 rows as planes of bytes, and panels of the types with small blocks.
  *
  * A step of panel_avx512.h (4 weights of 16 rows) is a row of a tile B, 64 weights are a whole tile, and activation
  * rows are a tile A as they lie. So nothing is transposed or repacked for tiles, and a row of the sums C has the
@@ -44,5 +44,22 @@ typedef struct moe_planes {
 typedef void moe_amx_unpack(const moe_rows *rows, moe_panel *panel, moe_planes *planes);
 #define MOE_AMX_DECLARE(id, NAME, KIND, SPLIT) moe_amx_unpack moe_amx_unpack_##NAME;
 MOE_AMX_LIST(MOE_AMX_DECLARE)
+
+/* Types with small blocks: a group (32 weights; NVFP4: 16) has a float scale of its own, so it is a tile of its own and
+ * its weights are multiplied as they are, as int8.  id, name, kind of the panel */
+#define MOE_AMX_LIST_32(X)   \
+    X(2, Q4_0, offset8_32)   \
+    X(3, Q4_1, min_32)       \
+    X(6, Q5_0, offset16_32)  \
+    X(7, Q5_1, min_32)       \
+    X(8, Q8_0, signed_32)    \
+    X(20, IQ4_NL, signed_32) \
+    X(39, MXFP4, offset16_32) \
+    X(40, NVFP4, offset16_16)
+
+/* 16 rows of one block -> groups `group` and on of the panel, steps signed */
+typedef void moe_amx_unpack_32(const moe_rows *rows, int group, moe_panel32 *panel);
+#define MOE_AMX_DECLARE_32(id, NAME, KIND) moe_amx_unpack_32 moe_amx_unpack_##NAME;
+MOE_AMX_LIST_32(MOE_AMX_DECLARE_32)
 
 #endif

@@ -108,13 +108,13 @@ MOE_INLINE void moe_amx_step(const moe_kind kind, const enum moe_split split, co
 }
 typedef void moe_amx_type_step(const moe_mul *m, const moe_amx_group *before, const moe_amx_group *next, moe_amx_sums sums);
 
-/* Configures the tiles of this thread. `saved` is what they were: whoever else uses tiles in this thread may count on its
+/* Configures the tiles of this thread: A with x_bytes a row, B for as many. `saved` is what they were: whoever else uses tiles in this thread may count on its
  * configuration, though not on what is in the tiles, which the System V ABI leaves to the caller. */
-MOE_INLINE void moe_amx_configure(size_t tile_rows, moe_tile_config *saved) {
+MOE_INLINE void moe_amx_configure(size_t tile_rows, size_t x_bytes, moe_tile_config *saved) {
     moe_tile_config config = {.palette = 1};
     for (int t = 0; t < 8; t++) {
-        config.colsb[t] = 64;
-        config.rows[t] = t < B_HIGH ? (uint8_t)tile_rows : 16;
+        config.colsb[t] = t == A || t == A_2 ? (uint16_t)x_bytes : 64;
+        config.rows[t] = t < B_HIGH ? (uint8_t)tile_rows : (uint8_t)(x_bytes / 4);
     }
     tile_config_store(saved);
     tile_config_load(&config);
@@ -126,18 +126,24 @@ MOE_INLINE void moe_amx_restore(const moe_tile_config *saved) {
     else tile_release();
 }
 
-/* the tile for activation rows t and on; block b of x, weight rows r0 and on */
-MOE_INLINE moe_amx_rows moe_amx_rows_at(const moe_mul *m, size_t tile_rows, size_t t, size_t b, size_t r0) {
+/* activation rows a tile: as few tiles as can be, as equal as can be */
+MOE_INLINE size_t moe_amx_tile_rows(size_t n_x) {
+    const size_t n_tiles = (n_x + 15) / 16;
+    return (n_x + n_tiles - 1) / n_tiles;
+}
+
+/* the tile for activation rows t and on; x from byte x_offset on, weight rows r0 and on */
+MOE_INLINE moe_amx_rows moe_amx_rows_at(const moe_mul *m, size_t tile_rows, size_t t, size_t x_offset, size_t r0) {
     if (t >= m->n_x) return (moe_amx_rows){0};
     const size_t first = t < m->n_x - tile_rows ? t : m->n_x - tile_rows;
-    return (moe_amx_rows){(const uint8_t *)m->x + first * m->x_stride + b * sizeof(block_x_q8_K),
-                          m->out + first * m->out_stride + r0, t - first, tile_rows};
+    return (moe_amx_rows){(const uint8_t *)m->x + first * m->x_stride + x_offset, m->out + first * m->out_stride + r0,
+                          t - first, tile_rows};
 }
 
 /* out = w x; bytes: of a block */
 static MOE_NOINLINE void moe_amx_product(const moe_mul *m, size_t bytes, int steps_are_the_plane, moe_amx_unpack *unpack,
                                          moe_amx_type_step *step) {
-    const size_t n_tiles = (m->n_x + 15) / 16, tile_rows = (m->n_x + n_tiles - 1) / n_tiles;
+    const size_t tile_rows = moe_amx_tile_rows(m->n_x);
     uint8_t copy[16 * 256];
     moe_panel panels[2]; /* sums wait for their scales while the next block is unpacked */
     moe_planes planes;
@@ -145,7 +151,7 @@ static MOE_NOINLINE void moe_amx_product(const moe_mul *m, size_t bytes, int ste
     moe_amx_group groups[2] = {{.panel = panels}}, *before = groups, *next = groups + 1;
     moe_tile_config saved;
     size_t n_panels = 0;
-    moe_amx_configure(tile_rows, &saved);
+    moe_amx_configure(tile_rows, 64, &saved);
     for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
         size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
         const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
@@ -155,8 +161,9 @@ static MOE_NOINLINE void moe_amx_product(const moe_mul *m, size_t bytes, int ste
             moe_fetch(&rows, bytes);
             unpack(&rows, panel, &planes);
             for (size_t t = 0; t < m->n_x; t += 2 * tile_rows) {
+                const size_t at = b * sizeof(block_x_q8_K);
                 *next = (moe_amx_group){panel, steps_are_the_plane ? panel->step : planes.step[0], planes.step[1],
-                                        {moe_amx_rows_at(m, tile_rows, t, b, r0), moe_amx_rows_at(m, tile_rows, t + tile_rows, b, r0)},
+                                        {moe_amx_rows_at(m, tile_rows, t, at, r0), moe_amx_rows_at(m, tile_rows, t + tile_rows, at, r0)},
                                         v16_mask(n), b == 0};
                 step(m, before, next, sums);
                 moe_amx_group *free_one = before;

@@ -75,6 +75,21 @@ MOE_INLINE void moe_amx_split(const moe_panel *panel, moe_planes *planes, const 
     }
 MOE_AMX_LIST(MOE_AMX_DEFINE)
 
+/* n steps hold weight + offset -> the weight */
+MOE_INLINE void moe_amx_take_off(uint8_t (*step)[64], const int n, const int offset) {
+    for (int i = 0; i < n; i++)
+        _mm512_store_si512(step[i], _mm512_sub_epi8(_mm512_load_si512(step[i]), _mm512_set1_epi8((char)offset)));
+}
+
+#define MOE_AMX_DEFINE_32(id, NAME, KIND)                                                                          \
+    void moe_amx_unpack_##NAME(const moe_rows *rows, int group, moe_panel32 *panel) {                              \
+        const int steps = kind_##KIND.size / 4, n = (int)shape_##NAME().block / 4;                                 \
+        moe_sink32 sink = {.kind = kind_##KIND, .panel = panel, .group = group};                                   \
+        rows_avx512_##NAME(rows, &sink);                                                                           \
+        if (kind_##KIND.offset) moe_amx_take_off(panel->step + group * steps, n, kind_##KIND.offset);              \
+    }
+MOE_AMX_LIST_32(MOE_AMX_DEFINE_32)
+
 #include "isa_end.h"
 #else
 typedef int moe_no_amx_unpack; /* a file must not be empty */
