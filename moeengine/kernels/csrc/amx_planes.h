@@ -12,32 +12,36 @@
 /* How weights times scales become planes. sum = (high << shift) + low, or the one plane's; a plane's bytes times
  * activations are summed by tiles exactly. u = weight + offset of the panel's kind, s = scale. */
 enum moe_split {
-    MOE_SPLIT_NONE,  /* one plane, the steps as they are: u. scales are 1 or were folded in; unsigned */
+    MOE_SPLIT_NONE, /* one plane, the steps as they are: u. scales are 1 or were folded in; unsigned */
     MOE_SPLIT_WHOLE, /* one plane: (u - offset) * s + 127, for products of -127..128; unsigned */
     MOE_SPLIT_SCALE, /* u * (s >> 3) and u * (s & 7); u <= 36, offset 0, s <= 63; both unsigned */
     MOE_SPLIT_BYTES, /* high byte (signed) and low byte (unsigned) of (u - offset) * s; s an int8 */
+    MOE_SPLIT_BYTES_POSITIVE, /* the same where s is not negative, which is cheaper */
 };
 
 typedef struct moe_planes {
     uint8_t step[2][64][64]; /* high or the only one; low */
 } __attribute__((aligned(64))) moe_planes;
 
+MOE_INLINE int moe_two_planes(const enum moe_split split) { return split >= MOE_SPLIT_SCALE; }
+MOE_INLINE int moe_high_signed(const enum moe_split split) { return split >= MOE_SPLIT_BYTES; }
+
 /* The types that go through tiles:  id, name, kind of the panel (mul_avx512.h), split */
-#define MOE_AMX_LIST(X)                                 \
-    X(10, Q2_K, folded_min16, MOE_SPLIT_NONE)           \
-    X(11, Q3_K, offset4, MOE_SPLIT_WHOLE)               \
-    X(12, Q4_K, min8, MOE_SPLIT_SCALE)                  \
-    X(13, Q5_K, min8, MOE_SPLIT_SCALE)                  \
-    X(14, Q6_K, signed16, MOE_SPLIT_BYTES)              \
-    X(16, IQ2_XXS, signed8_planes, MOE_SPLIT_BYTES)     \
-    X(17, IQ2_XS, signed16_planes, MOE_SPLIT_BYTES)     \
-    X(18, IQ3_XXS, signed8_planes, MOE_SPLIT_BYTES)     \
-    X(19, IQ1_S, generic16, MOE_SPLIT_BYTES)            \
-    X(21, IQ3_S, signed8_planes, MOE_SPLIT_BYTES)       \
-    X(22, IQ2_S, signed16_planes, MOE_SPLIT_BYTES)      \
-    X(23, IQ4_XS, signed8, MOE_SPLIT_BYTES)             \
-    X(29, IQ1_M, generic16, MOE_SPLIT_BYTES)            \
-    X(34, TQ1_0, generic1, MOE_SPLIT_NONE)              \
+#define MOE_AMX_LIST(X)                                         \
+    X(10, Q2_K, folded_min16, MOE_SPLIT_NONE)                   \
+    X(11, Q3_K, offset4, MOE_SPLIT_WHOLE)                       \
+    X(12, Q4_K, min8, MOE_SPLIT_SCALE)                          \
+    X(13, Q5_K, min8, MOE_SPLIT_SCALE)                          \
+    X(14, Q6_K, signed16, MOE_SPLIT_BYTES)                      \
+    X(16, IQ2_XXS, signed8_planes, MOE_SPLIT_BYTES_POSITIVE)    \
+    X(17, IQ2_XS, signed16_planes, MOE_SPLIT_BYTES_POSITIVE)    \
+    X(18, IQ3_XXS, signed8_planes, MOE_SPLIT_BYTES_POSITIVE)    \
+    X(19, IQ1_S, generic16, MOE_SPLIT_BYTES_POSITIVE)           \
+    X(21, IQ3_S, signed8_planes, MOE_SPLIT_BYTES_POSITIVE)      \
+    X(22, IQ2_S, signed16_planes, MOE_SPLIT_BYTES_POSITIVE)     \
+    X(23, IQ4_XS, signed8, MOE_SPLIT_BYTES)                     \
+    X(29, IQ1_M, generic16, MOE_SPLIT_BYTES_POSITIVE)           \
+    X(34, TQ1_0, generic1, MOE_SPLIT_NONE)                      \
     X(35, TQ2_0, generic1, MOE_SPLIT_NONE)
 
 /* amx_unpack.c: 16 rows -> panel and, where it is split, planes. The same code for tiles and for their emulation. */
@@ -47,14 +51,14 @@ MOE_AMX_LIST(MOE_AMX_DECLARE)
 
 /* Types with small blocks: a group (32 weights; NVFP4: 16) has a float scale of its own, so it is a tile of its own and
  * its weights are multiplied as they are, as int8.  id, name, kind of the panel */
-#define MOE_AMX_LIST_32(X)   \
-    X(2, Q4_0, offset8_32)   \
-    X(3, Q4_1, min_32)       \
-    X(6, Q5_0, offset16_32)  \
-    X(7, Q5_1, min_32)       \
-    X(8, Q8_0, signed_32)    \
-    X(20, IQ4_NL, signed_32) \
-    X(39, MXFP4, offset16_32) \
+#define MOE_AMX_LIST_32(X)      \
+    X(2, Q4_0, offset8_32)      \
+    X(3, Q4_1, min_32)          \
+    X(6, Q5_0, offset16_32)     \
+    X(7, Q5_1, min_32)          \
+    X(8, Q8_0, signed_32)       \
+    X(20, IQ4_NL, signed_32)    \
+    X(39, MXFP4, offset16_32)   \
     X(40, NVFP4, offset16_16)
 
 /* 16 rows of one block -> groups `group` and on of the panel, steps signed */

@@ -21,10 +21,11 @@ MOE_INLINE __m512i moe_amx_high_bytes(__m512i even, __m512i odd) {
     return moe_select(_mm512_set1_epi16(0x00ff), _mm512_srli_epi16(even, 8), odd);
 }
 
-/* Scales of a group for vpmaddubsw, one a dword before. u times `even` gives 16-bit products of bytes 0 and 2,
- * `odd` those of bytes 1 and 3. */
+/* Scales of a group for vpmaddubsw, one a dword before. With `even` bytes 0 and 2 of weights become 16-bit products,
+ * with `odd` bytes 1 and 3. */
 typedef struct moe_amx_scale {
-    __m512i even, odd, minus; /* minus: offset * scale, what the products have too much */
+    __m512i even, odd;
+    __m512i minus; /* what the products of u * s have too much */
 } moe_amx_scale;
 
 MOE_INLINE moe_amx_scale moe_amx_scale_bytes(__m512i scale, const int offset) {
@@ -33,10 +34,17 @@ MOE_INLINE moe_amx_scale moe_amx_scale_bytes(__m512i scale, const int offset) {
     return (moe_amx_scale){even, _mm512_slli_epi16(even, 8), _mm512_mullo_epi16(words, _mm512_set1_epi16((short)offset))};
 }
 
-/* weight * scale of bytes 0 and 2, and of 1 and 3 */
-MOE_INLINE void moe_amx_products(__m512i u, const moe_amx_scale *s, __m512i p[2]) {
-    p[0] = _mm512_sub_epi16(_mm512_maddubs_epi16(u, s->even), s->minus);
-    p[1] = _mm512_sub_epi16(_mm512_maddubs_epi16(u, s->odd), s->minus);
+/* The products of bytes 0 and 2, and of 1 and 3. vpmaddubsw takes one unsigned and one signed byte: u and any scale, or a
+ * scale that is not negative and the weight. */
+MOE_INLINE void moe_amx_products(__m512i u, const int offset, const int positive, const moe_amx_scale *s, __m512i p[2]) {
+    if (positive) {
+        __m512i weight = _mm512_sub_epi8(u, _mm512_set1_epi8((char)offset));
+        p[0] = _mm512_maddubs_epi16(s->even, weight);
+        p[1] = _mm512_maddubs_epi16(s->odd, weight);
+    } else {
+        p[0] = _mm512_sub_epi16(_mm512_maddubs_epi16(u, s->even), s->minus);
+        p[1] = _mm512_sub_epi16(_mm512_maddubs_epi16(u, s->odd), s->minus);
+    }
 }
 
 /* one group */
@@ -56,9 +64,9 @@ MOE_INLINE void moe_amx_split_group(const moe_panel *panel, moe_planes *planes, 
     moe_amx_scale s = moe_amx_scale_bytes(scale, offset);
     if (split == MOE_SPLIT_WHOLE) s.minus = _mm512_sub_epi16(s.minus, _mm512_set1_epi16(127));
     for (int i = first; i < first + steps; i++) {
-        moe_amx_products(_mm512_load_si512(panel->step[i]), &s, p);
-        if (split == MOE_SPLIT_BYTES) _mm512_store_si512(planes->step[0][i], moe_amx_high_bytes(p[0], p[1]));
-        _mm512_store_si512(planes->step[split == MOE_SPLIT_BYTES][i], moe_amx_low_bytes(p[0], p[1]));
+        moe_amx_products(_mm512_load_si512(panel->step[i]), offset, split == MOE_SPLIT_BYTES_POSITIVE, &s, p);
+        if (moe_two_planes(split)) _mm512_store_si512(planes->step[0][i], moe_amx_high_bytes(p[0], p[1]));
+        _mm512_store_si512(planes->step[moe_two_planes(split)][i], moe_amx_low_bytes(p[0], p[1]));
     }
 }
 
