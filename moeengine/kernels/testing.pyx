@@ -10,7 +10,7 @@ from posix.stdlib cimport posix_memalign
 
 import numpy as np
 
-from .table cimport MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_isa
+from .table cimport MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_isa
 
 KV_TILE = MOE_KV_TILE
 KV_SEGMENT = MOE_KV_SEGMENT
@@ -125,7 +125,7 @@ def k_store(const float[:, ::1] k, size_t pos, uint16_t[:, :, ::1] tiles):
 
 def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t[:, ::1] v, const int32_t[::1] n_kv,
               float scale, *, const int32_t[::1] kv_begin=None, float softcap=0, const float[::1] sink=None,
-              bint split=False):
+              bint split=False, bint f16=False):
     """Attention of the rows q over one KV head.
 
     Parameters
@@ -136,6 +136,7 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
     n_kv, kv_begin : int32 (Q)          row i sees kv_begin[i] .. n_kv[i]-1; kv_begin None: from 0
     sink : float32 (Q) or None
     split : bool                        segment by segment, last one first, then merged
+    f16 : bool                          attention_f16; n_kv at most F16_POSITIONS
 
     Returns
     -------
@@ -146,6 +147,8 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
     cdef size_t segment, n_segments
     if min(n_q, q.shape[1], v.shape[1]) < 1 or k.shape[1] != q.shape[1] or k.shape[2] != MOE_KV_TILE:
         raise ValueError("q, k and v do not fit")
+    if f16 and np.max(n_kv) > MOE_F16_POSITIONS:
+        raise ValueError("n_kv is too large")
     if n_kv.shape[0] != n_q or np.min(n_kv) < 1 or np.max(n_kv) > min(v.shape[0], k.shape[0] * MOE_KV_TILE):
         raise ValueError("n_kv does not fit")
     if (kv_begin is not None and kv_begin.shape[0] != n_q) or (sink is not None and sink.shape[0] != n_q):
@@ -180,6 +183,8 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
             for segment in range(n_segments, 0, -1):
                 isa.attention_segment(&a, segment - 1, partial + (segment - 1) * segment_floats)
             isa.attention_merge(&a, n_segments, partial, segment_floats)
+        elif f16:
+            isa.attention_f16(&a)
         else:
             isa.attention(&a)
     free(memory)

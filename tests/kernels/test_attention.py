@@ -161,3 +161,35 @@ def test_k_store_writes_its_positions_only():
         got = on_every_isa(store).transpose(0, 2, 1).reshape(4 * TILE, dim)
         assert np.array_equal(got[pos : pos + n], k.astype(np.float16).view(np.uint16))
         assert (got[:pos] == 0xABCD).all() and (got[pos + n :] == 0xABCD).all()
+
+
+def f16_case(n_q, n_ctx, dim, spread, keys=0.0, seed=0):
+    rng = np.random.default_rng([n_q, n_ctx, dim, seed])
+    q = rng.standard_normal((n_q, dim)).astype(np.float32)
+    tiles = np.full((-(-n_ctx // TILE), dim, TILE), 0xFFFF, np.uint16)
+    ops.k_store((rng.standard_normal((n_ctx, dim)) * keys).astype(np.float32), 0, tiles)
+    values = (rng.standard_normal((n_ctx, dim)) * 2.0 ** rng.uniform(*spread, (n_ctx, dim))).astype(np.float16)
+    n_kv = rng.integers(1, n_ctx + 1, n_q).astype(np.int32)
+    got = on_every_isa(lambda: ops.attention(q, tiles, values.view(np.uint16), n_kv, dim**-0.5, f16=True))
+    return values, n_kv, got
+
+
+@pytest.mark.parametrize("spread", [(0, 0), (-12, 0), (-26, -10), (8, 14)])
+@pytest.mark.parametrize("dim", [16, 64, 128, 144, 256])
+def test_f16_sums_round_every_step_once(dim, spread):
+    """Keys of 0 make every weight 1, so that the sum is one of F16 values, with many ties and subnormals."""
+    values, n_kv, got = f16_case(12, 128, dim, spread)
+    for row, n in zip(got, n_kv):
+        total = np.zeros(dim, np.float16)
+        for v in values[:n]:
+            with np.errstate(over="ignore"):
+                total = (total.astype(np.float64) + v.astype(np.float64)).astype(np.float16)
+        assert_same_bytes(row, total.astype(np.float32) * (np.float32(1) / np.float32(n)))
+
+
+@pytest.mark.parametrize("dim", [16, 80, 128, 192])
+def test_f16_is_attention_with_more_rounding(dim):
+    values, n_kv, got = f16_case(12, 128, dim, (0, 0), keys=1.0)
+    assert np.isfinite(got).all() and got.shape == (12, dim)
+    assert np.abs(got).max() < np.abs(values.astype(np.float32)).max()
+    f16_case(12, 128, dim, (-20, 0), keys=8.0)  # new maxima, weights of 0: the same bytes everywhere

@@ -44,18 +44,26 @@ static float exp_libm(float x) {
     return (float)(__builtin_fma(high, f * f, low) * (exp2_32nds[k & 31] * power.d));
 }
 
+/* of 16 keys: sum of every 64th product from element i on */
+MOE_INLINE v16f f16_partial_score(const uint16_t *k, const float *q, size_t i, size_t whole) {
+    v16f sum = v16_zero();
+    for (size_t d = i; d < whole; d += 64) {
+        sum = v16_madd(v16_load_f16(k + d * MOE_KV_TILE), v16_set1(q[d]), sum);
+    }
+    return sum;
+}
+
 /* Scores of n keys, 16 at a time. The products of one key are summed as ggml sums them: whole blocks of
  * 64 elements in 64 partial sums that are then halved, the rest one by one in double. */
 static void f16_scores(const moe_attn *a, const float *q, size_t n, float *score) {
     const size_t whole = a->head_dim_k & ~(size_t)63;
     for (size_t j = 0; j < n; j += 16) {
         const uint16_t *k = a->k + j / MOE_KV_TILE * a->k_tile_stride + j % MOE_KV_TILE;
-        v16f part[64];
-        for (size_t i = 0; i < 64; i++) part[i] = v16_zero();
-        for (size_t d = 0; d < whole; d++) {
-            part[d % 64] = v16_madd(v16_load_f16(k + d * MOE_KV_TILE), v16_set1(q[d]), part[d % 64]);
+        v16f part[32]; /* of 64: each is added to the one 32 further on at once */
+        for (size_t i = 0; i < 32; i++) {
+            part[i] = v16_add(f16_partial_score(k, q, i, whole), f16_partial_score(k, q, i + 32, whole));
         }
-        for (size_t half = 32; half > 0; half /= 2) {
+        for (size_t half = 16; half > 0; half /= 2) {
             for (size_t i = 0; i < half; i++) part[i] = v16_add(part[i], part[i + half]);
         }
         v16_store(score + j, part[0]);

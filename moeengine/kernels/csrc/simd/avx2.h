@@ -73,19 +73,23 @@ MOE_INLINE v16f v16_round_f16(v16f a) {
                   _mm256_cvtph_ps(_mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT))};
 }
 
-/* a * b + c with one rounding, to F16, for values of F16 precision. The float32 sum is first rounded
- * to odd (its last bit says that something was cut off), so that the second rounding cannot err. */
+/* lanes that may lie halfway between two F16 values */
+MOE_INLINE __m256i v8_halfway_f16(__m256 s) {
+    __m256i u = _mm256_castps_si256(s), size = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
+    __m256i halfway = _mm256_cmpeq_epi32(_mm256_and_si256(u, _mm256_set1_epi32(0x1fff)), _mm256_set1_epi32(0x1000));
+    return _mm256_or_si256(halfway, _mm256_cmpgt_epi32(_mm256_set1_epi32(0x38800000), size));
+}
+/* a * b + c with one rounding, to F16, for values of F16 precision. Rounding the float32 sum again errs only
+ * where that lies halfway between two F16 values, which for normal ones its last 13 bits tell. */
 MOE_INLINE v16f v16_madd_f16(v16f a, v16f b, v16f c) {
+    v16f s = {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+    __m256i halfway = _mm256_or_si256(v8_halfway_f16(s.lo), v8_halfway_f16(s.hi));
+    if (__builtin_expect(_mm256_testz_si256(halfway, halfway), 1)) return v16_round_f16(s);
     float x[16], y[16], z[16];
     v16_store(x, a);
     v16_store(y, b);
     v16_store(z, c);
-    for (int i = 0; i < 16; i++) {
-        float p = x[i] * y[i], s = p + z[i], bb = s - p, cut = (p - (s - bb)) + (z[i] - bb);
-        uint32_t u = f32_bits(s), inexact = cut != 0.0f;
-        u -= inexact & ((f32_bits(cut) ^ u) >> 31);
-        z[i] = f32_from_bits(u | inexact);
-    }
+    v16_madd_odd(x, y, z);
     return v16_round_f16(v16_load(z));
 }
 

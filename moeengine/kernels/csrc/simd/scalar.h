@@ -139,19 +139,13 @@ MOE_INLINE v16f v16_round_f16(v16f a) {
     return v16_load_f16(h);
 }
 
-/* a * b + c with one rounding, to F16, for values of F16 precision. The float32 sum is first rounded
- * to odd (its last bit says that something was cut off), so that the second rounding cannot err. */
+/* a * b + c with one rounding, to F16, for values of F16 precision. */
 MOE_INLINE v16f v16_madd_f16(v16f a, v16f b, v16f c) {
     float x[16], y[16], z[16];
     v16_store(x, a);
     v16_store(y, b);
     v16_store(z, c);
-    for (int i = 0; i < 16; i++) {
-        float p = x[i] * y[i], s = p + z[i], bb = s - p, cut = (p - (s - bb)) + (z[i] - bb);
-        uint32_t u = f32_bits(s), inexact = cut != 0.0f;
-        u -= inexact & ((f32_bits(cut) ^ u) >> 31);
-        z[i] = f32_from_bits(u | inexact);
-    }
+    v16_madd_odd(x, y, z);
     return v16_round_f16(v16_load(z));
 }
 
