@@ -44,6 +44,25 @@ def weights(values: np.ndarray, bits: int, positions: tuple) -> np.ndarray:
     return np.array(rows, np.uint8)
 
 
+def scaled_planes(values: np.ndarray) -> np.ndarray:
+    """int8 (2, 3, 64): weight * (2 * scale + 1) as 32 * high + low for an index of a 2-bit code and a 4-bit scale.
+
+    Layout i has the code in bits 2*i and 2*i+1 and the scale in the other four of six bits, in their order.
+    """
+    padded = np.zeros(4, int)
+    padded[: len(values)] = values
+    index = np.arange(64)
+    planes = []
+    for at in (0, 2, 4):
+        scale = (index & (1 << at) - 1) | index >> at + 2 << at
+        product = padded[index >> at & 3] * (2 * scale + 1)
+        high = (product + 16) // 32
+        planes.append((high, product - 32 * high))
+    planes = np.array(planes).swapaxes(0, 1)
+    assert np.abs(planes).max() < 128
+    return planes.astype(np.int8)
+
+
 def codes_text() -> str:
     """The whole header."""
     parts = [
@@ -59,6 +78,9 @@ def codes_text() -> str:
         packed, values = codes(grid_of(cls), 2)
         add(f"moe_codes_{name}", packed)
     add("moe_iq2_weights", weights(values, 2, IQ2_BITS))
+    high, low = scaled_planes(values).view(np.uint8)
+    add("moe_iq2_high", high)
+    add("moe_iq2_low", low)
     for name, cls in (("iq3_xxs", quants.IQ3_XXS), ("iq3_s", quants.IQ3_S)):
         packed, values = codes(grid_of(cls), 3)
         add(f"moe_codes_{name}", packed)

@@ -17,6 +17,7 @@ enum moe_split {
     MOE_SPLIT_SCALE, /* u * (s >> 3) and u * (s & 7); u <= 36, offset 0, s <= 63; both unsigned */
     MOE_SPLIT_BYTES, /* high byte (signed) and low byte (unsigned) of (u - offset) * s; s an int8 */
     MOE_SPLIT_BYTES_POSITIVE, /* the same where s is not negative, which is cheaper */
+    MOE_SPLIT_32, /* 32 * high + low, both signed, out of tables: amx_iq2_xxs.h */
 };
 
 typedef struct moe_planes {
@@ -25,15 +26,19 @@ typedef struct moe_planes {
 
 MOE_INLINE int moe_two_planes(const enum moe_split split) { return split >= MOE_SPLIT_SCALE; }
 MOE_INLINE int moe_high_signed(const enum moe_split split) { return split >= MOE_SPLIT_BYTES; }
+MOE_INLINE int moe_low_signed(const enum moe_split split) { return split == MOE_SPLIT_32; }
+/* sum = (high << shift) + low */
+MOE_INLINE int moe_high_shift(const enum moe_split split) {
+    return split == MOE_SPLIT_SCALE ? 3 : split == MOE_SPLIT_32 ? 5 : 8;
+}
 
 /* The types that go through tiles:  id, name, kind of the panel (mul_avx512.h), split */
-#define MOE_AMX_LIST(X)                                         \
+#define MOE_AMX_LIST_SPLIT(X)                                   \
     X(10, Q2_K, folded_min16, MOE_SPLIT_NONE)                   \
     X(11, Q3_K, offset4, MOE_SPLIT_WHOLE)                       \
     X(12, Q4_K, min8, MOE_SPLIT_SCALE)                          \
     X(13, Q5_K, min8, MOE_SPLIT_SCALE)                          \
     X(14, Q6_K, signed16, MOE_SPLIT_BYTES)                      \
-    X(16, IQ2_XXS, signed8_planes, MOE_SPLIT_BYTES_POSITIVE)    \
     X(17, IQ2_XS, signed16_planes, MOE_SPLIT_BYTES_POSITIVE)    \
     X(18, IQ3_XXS, signed8_planes, MOE_SPLIT_BYTES_POSITIVE)    \
     X(19, IQ1_S, generic16, MOE_SPLIT_BYTES_POSITIVE)           \
@@ -43,6 +48,8 @@ MOE_INLINE int moe_high_signed(const enum moe_split split) { return split >= MOE
     X(29, IQ1_M, generic16, MOE_SPLIT_BYTES_POSITIVE)           \
     X(34, TQ1_0, generic1, MOE_SPLIT_NONE)                      \
     X(35, TQ2_0, generic1, MOE_SPLIT_NONE)
+#define MOE_AMX_LIST_OWN(X) X(16, IQ2_XXS, signed8_planes, MOE_SPLIT_32) /* planes are not made from steps */
+#define MOE_AMX_LIST(X) MOE_AMX_LIST_SPLIT(X) MOE_AMX_LIST_OWN(X)
 
 /* amx_unpack.c: 16 rows -> panel and, where it is split, planes. The same code for tiles and for their emulation. */
 typedef void moe_amx_unpack(const moe_rows *rows, moe_panel *panel, moe_planes *planes);

@@ -38,7 +38,7 @@ MOE_INLINE __m512i moe_amx_isum(const moe_kind kind, const enum moe_split split,
     const int offset = split == MOE_SPLIT_WHOLE ? 127 : kind.offset;
     __m512i sum = _mm512_load_si512(high);
     if (moe_two_planes(split))
-        return _mm512_add_epi32(_mm512_slli_epi32(sum, split == MOE_SPLIT_SCALE ? 3 : 8), _mm512_load_si512(low));
+        return _mm512_add_epi32(_mm512_slli_epi32(sum, (unsigned)moe_high_shift(split)), _mm512_load_si512(low));
     return offset ? _mm512_sub_epi32(sum, _mm512_set1_epi32(offset * x->sum)) : sum;
 }
 
@@ -68,23 +68,25 @@ MOE_INLINE void moe_amx_add_part(const moe_kind kind, const enum moe_split split
                 part % 2 ? n - n / 2 : n / 2, g->lanes, g->is_first, tile->out + begin * m->out_stride);
 }
 
+MOE_INLINE void moe_amx_dp(const int b_signed, const int c, const int a, const int b) {
+    if (b_signed) tile_dp_ssd(c, a, b);
+    else tile_dp_sud(c, a, b);
+}
+
 /* 64 weights x two tiles of activations, or one */
 MOE_INLINE void moe_amx_multiply(const enum moe_split split, const moe_amx_group *g, size_t x_stride, size_t part) {
-    const int two_planes = moe_two_planes(split);
     const size_t chunk = offsetof(block_x_q8_K, q) + 64 * part;
     tile_load(B_HIGH, g->high + 16 * part, 64);
     tile_load(A, g->tile[0].x + chunk, x_stride);
-    if (moe_high_signed(split)) tile_dp_ssd(C_HIGH, A, B_HIGH);
-    else tile_dp_sud(C_HIGH, A, B_HIGH);
-    if (two_planes) {
+    moe_amx_dp(moe_high_signed(split), C_HIGH, A, B_HIGH);
+    if (moe_two_planes(split)) {
         tile_load(B_LOW, g->low + 16 * part, 64);
-        tile_dp_sud(C_LOW, A, B_LOW);
+        moe_amx_dp(moe_low_signed(split), C_LOW, A, B_LOW);
     }
     if (!g->tile[1].n) return;
     tile_load(A_2, g->tile[1].x + chunk, x_stride);
-    if (moe_high_signed(split)) tile_dp_ssd(C_HIGH_2, A_2, B_HIGH);
-    else tile_dp_sud(C_HIGH_2, A_2, B_HIGH);
-    if (two_planes) tile_dp_sud(C_LOW_2, A_2, B_LOW);
+    moe_amx_dp(moe_high_signed(split), C_HIGH_2, A_2, B_HIGH);
+    if (moe_two_planes(split)) moe_amx_dp(moe_low_signed(split), C_LOW_2, A_2, B_LOW);
 }
 
 /* The sums of `before` leave the tiles and are added to its out; those of `next`, if there is one, are started. */

@@ -75,13 +75,20 @@ MOE_INLINE void moe_amx_split(const moe_panel *panel, moe_planes *planes, const 
     for (int g = 0; g < kind.n_groups; g++) moe_amx_split_group(panel, planes, g, g * steps, steps, kind.offset, split);
 }
 
+#include "amx_iq2_xxs.h"
+
+void moe_amx_unpack_IQ2_XXS(const moe_rows *rows, moe_panel *panel, moe_planes *planes) {
+    moe_sink sink = {.kind = kind_signed8_planes, .panel = panel}; /* for the scales */
+    moe_amx_planes_IQ2_XXS(rows, &sink, planes);
+}
+
 #define MOE_AMX_DEFINE(id, NAME, KIND, SPLIT)                                   \
     void moe_amx_unpack_##NAME(const moe_rows *rows, moe_panel *panel, moe_planes *planes) { \
         moe_sink sink = {.kind = kind_##KIND, .panel = panel};                               \
         rows_avx512_##NAME(rows, &sink);                                                     \
         if (SPLIT != MOE_SPLIT_NONE) moe_amx_split(panel, planes, kind_##KIND, SPLIT);       \
     }
-MOE_AMX_LIST(MOE_AMX_DEFINE)
+MOE_AMX_LIST_SPLIT(MOE_AMX_DEFINE)
 
 /* n steps hold weight + offset -> the weight */
 MOE_INLINE void moe_amx_take_off(uint8_t (*step)[64], const int n, const int offset) {
