@@ -14,7 +14,7 @@
 enum moe_split {
     MOE_SPLIT_NONE, /* one plane, the steps as they are: u. scales are 1 or were folded in; unsigned */
     MOE_SPLIT_WHOLE, /* one plane: (u - offset) * s + 127, for products of -127..128; unsigned */
-    MOE_SPLIT_SCALE, /* u * (s >> 3) and u * (s & 7); u <= 36, offset 0, s <= 63; both unsigned */
+    MOE_SPLIT_SCALE, /* u * (s >> 3) and u * (s & 7), both unsigned: amx_q4_K.h */
     MOE_SPLIT_BYTES, /* high byte (signed) and low byte (unsigned) of (u - offset) * s; s an int8 */
     MOE_SPLIT_BYTES_POSITIVE, /* the same where s is not negative, which is cheaper */
     MOE_SPLIT_32, /* 32 * high + low, both signed, out of tables: amx_iq2_xxs.h */
@@ -36,8 +36,6 @@ MOE_INLINE int moe_high_shift(const enum moe_split split) {
 #define MOE_AMX_LIST_SPLIT(X)                                   \
     X(10, Q2_K, folded_min16, MOE_SPLIT_NONE)                   \
     X(11, Q3_K, offset4, MOE_SPLIT_WHOLE)                       \
-    X(12, Q4_K, min8, MOE_SPLIT_SCALE)                          \
-    X(13, Q5_K, min8, MOE_SPLIT_SCALE)                          \
     X(14, Q6_K, signed16, MOE_SPLIT_BYTES)                      \
     X(17, IQ2_XS, signed16_planes, MOE_SPLIT_BYTES_POSITIVE)    \
     X(18, IQ3_XXS, signed8_planes, MOE_SPLIT_BYTES_POSITIVE)    \
@@ -48,7 +46,10 @@ MOE_INLINE int moe_high_shift(const enum moe_split split) {
     X(29, IQ1_M, generic16, MOE_SPLIT_BYTES_POSITIVE)           \
     X(34, TQ1_0, generic1, MOE_SPLIT_NONE)                      \
     X(35, TQ2_0, generic1, MOE_SPLIT_NONE)
-#define MOE_AMX_LIST_OWN(X) X(16, IQ2_XXS, signed8_planes, MOE_SPLIT_32) /* planes are not made from steps */
+#define MOE_AMX_LIST_OWN(X) /* planes are not made from steps */ \
+    X(12, Q4_K, min8, MOE_SPLIT_SCALE)                          \
+    X(13, Q5_K, min8, MOE_SPLIT_SCALE)                          \
+    X(16, IQ2_XXS, signed8_planes, MOE_SPLIT_32)
 #define MOE_AMX_LIST(X) MOE_AMX_LIST_SPLIT(X) MOE_AMX_LIST_OWN(X)
 
 /* amx_unpack.c: 16 rows -> panel and, where it is split, planes. The same code for tiles and for their emulation. */

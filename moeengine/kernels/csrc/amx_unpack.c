@@ -51,16 +51,6 @@ MOE_INLINE void moe_amx_products(__m512i u, const int offset, const int positive
 MOE_INLINE void moe_amx_split_group(const moe_panel *panel, moe_planes *planes, const int g, const int first,
                                     const int steps, const int offset, const enum moe_split split) {
     __m512i scale = _mm512_load_si512(panel->scale[g]), p[2];
-    if (split == MOE_SPLIT_SCALE) {
-        __m512i high = moe_amx_twice(_mm512_srli_epi32(scale, 3));
-        __m512i low = moe_amx_twice(_mm512_and_si512(scale, _mm512_set1_epi32(7)));
-        for (int i = first; i < first + steps; i++) { /* no byte's product carries into the next byte */
-            __m512i u = _mm512_load_si512(panel->step[i]);
-            _mm512_store_si512(planes->step[0][i], _mm512_mullo_epi16(u, high));
-            _mm512_store_si512(planes->step[1][i], _mm512_mullo_epi16(u, low));
-        }
-        return;
-    }
     moe_amx_scale s = moe_amx_scale_bytes(scale, offset);
     if (split == MOE_SPLIT_WHOLE) s.minus = _mm512_sub_epi16(s.minus, _mm512_set1_epi16(127));
     for (int i = first; i < first + steps; i++) {
@@ -75,13 +65,6 @@ MOE_INLINE void moe_amx_split(const moe_panel *panel, moe_planes *planes, const 
     for (int g = 0; g < kind.n_groups; g++) moe_amx_split_group(panel, planes, g, g * steps, steps, kind.offset, split);
 }
 
-#include "amx_iq2_xxs.h"
-
-void moe_amx_unpack_IQ2_XXS(const moe_rows *rows, moe_panel *panel, moe_planes *planes) {
-    moe_sink sink = {.kind = kind_signed8_planes, .panel = panel}; /* for the scales */
-    moe_amx_planes_IQ2_XXS(rows, &sink, planes);
-}
-
 #define MOE_AMX_DEFINE(id, NAME, KIND, SPLIT)                                   \
     void moe_amx_unpack_##NAME(const moe_rows *rows, moe_panel *panel, moe_planes *planes) { \
         moe_sink sink = {.kind = kind_##KIND, .panel = panel};                               \
@@ -89,6 +72,16 @@ void moe_amx_unpack_IQ2_XXS(const moe_rows *rows, moe_panel *panel, moe_planes *
         if (SPLIT != MOE_SPLIT_NONE) moe_amx_split(panel, planes, kind_##KIND, SPLIT);       \
     }
 MOE_AMX_LIST_SPLIT(MOE_AMX_DEFINE)
+
+#include "amx_iq2_xxs.h"
+#include "amx_q4_K.h"
+
+#define MOE_AMX_DEFINE_OWN(id, NAME, KIND, SPLIT)                                            \
+    void moe_amx_unpack_##NAME(const moe_rows *rows, moe_panel *panel, moe_planes *planes) { \
+        moe_sink sink = {.kind = kind_##KIND, .panel = panel}; /* for d and the mins */      \
+        moe_amx_planes_##NAME(rows, &sink, planes);                                          \
+    }
+MOE_AMX_LIST_OWN(MOE_AMX_DEFINE_OWN)
 
 /* n steps hold weight + offset -> the weight */
 MOE_INLINE void moe_amx_take_off(uint8_t (*step)[64], const int n, const int offset) {
