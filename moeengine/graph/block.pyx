@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 from moeengine.kernels.table cimport (
     MOE_X_F32, moe_isa, moe_mul, moe_type, moe_x_row_bytes,
 )
-from moeengine.kernels.threads cimport team_barrier, team_claim
+from moeengine.kernels.threads cimport team_barrier, team_claim, team_size
 
 
 cdef class Block:
@@ -47,6 +47,14 @@ cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t 
                 row[r] = row[r] + w.bias[r]
 
 
+cdef int64_t row_chunk(const Pass *p, int64_t n_rows) noexcept nogil:
+    """Weight rows a unit of work where n_rows are to be shared out: fewer in a large team. No result depends on it."""
+    cdef int64_t chunk = ROW_CHUNK, wanted = UNITS_A_THREAD * team_size(p.team)
+    while chunk > LEAST_ROW_CHUNK and n_rows < wanted * chunk:
+        chunk //= 2
+    return chunk
+
+
 cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil:
     """Activation rows a unit of work takes at once."""
     cdef int64_t n
@@ -60,13 +68,16 @@ cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil:
 cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const size_t *x_stride,
                  float **out, int64_t n_x) noexcept nogil:
     """n_w products of the same activation rows: out[i] (n_x, w[i].n_rows). Ends with a barrier."""
-    cdef int64_t n_chunks = 0, unit, c, r0, r1, t0, t1, n_xc
+    cdef int64_t n_chunks = 0, n_rows = 0, unit, c, r0, r1, t0, t1, n_xc, n_r
     cdef int64_t n_tok = x_chunk(x_stride[0], n_x)
     cdef int i
     if n_x > 0:
         n_xc = (n_x + n_tok - 1) // n_tok
         for i in range(n_w):
-            n_chunks += (w[i].n_rows + ROW_CHUNK - 1) // ROW_CHUNK
+            n_rows += w[i].n_rows
+        n_r = row_chunk(p, n_rows * n_xc)
+        for i in range(n_w):
+            n_chunks += (w[i].n_rows + n_r - 1) // n_r
         while True:
             unit = team_claim(p.team, n_chunks * n_xc)
             if unit < 0:
@@ -77,11 +88,11 @@ cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const siz
             t1 = min(t0 + n_tok, n_x)
             c = unit % n_chunks
             i = 0
-            while c >= (w[i].n_rows + ROW_CHUNK - 1) // ROW_CHUNK:
-                c -= (w[i].n_rows + ROW_CHUNK - 1) // ROW_CHUNK
+            while c >= (w[i].n_rows + n_r - 1) // n_r:
+                c -= (w[i].n_rows + n_r - 1) // n_r
                 i += 1
-            r0 = c * ROW_CHUNK
-            r1 = min(r0 + ROW_CHUNK, w[i].n_rows)
+            r0 = c * n_r
+            r1 = min(r0 + n_r, w[i].n_rows)
             linear_chunk(p.isa, &w[i], r0, r1, t1 - t0, x[i] + <size_t>t0 * x_stride[i], x_stride[i],
                          out[i] + t0 * w[i].n_rows, <size_t>w[i].n_rows)
     team_barrier(p.team)

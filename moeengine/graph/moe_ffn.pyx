@@ -13,7 +13,7 @@ import numpy as np
 
 from moeengine.graph.block cimport (
     Block, Linear, Pass, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, ROW_CHUNK, cancelled, linear,
-    linear_chunk, norm_rows, pass_fail, x_chunk,
+    linear_chunk, norm_rows, pass_fail, row_chunk, x_chunk,
 )
 from moeengine.graph.ffn cimport DenseFfn, dense_ffn, dense_ffn_init
 from moeengine.graph.router cimport RouterConfig, route_token
@@ -160,7 +160,7 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
                   const size_t *stride, float *tmp) noexcept nogil:
     """hidden[pair] = silu(gate x) * (up x) for all pairs of the group. Ends with a barrier."""
     cdef int64_t F = tier.bank[GATE].one.n_rows, ld = tier.bank[DOWN].one.n_in
-    cdef int64_t n_rc = (F + ROW_CHUNK - 1) // ROW_CHUNK
+    cdef int64_t n_r = row_chunk(p, F * (g.i1 - g.i0)), n_rc = (F + n_r - 1) // n_r
     cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, j, c, r0, r1, t, t0, t1
     cdef float *row
     cdef Linear gate, up
@@ -187,8 +187,8 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
             continue
         t0 = p.plan.start[i] - g.p0 + unit // n_rc * n_xc
         t1 = min(t0 + n_xc, p.plan.start[i + 1] - g.p0)
-        r0 = unit % n_rc * ROW_CHUNK
-        r1 = min(r0 + ROW_CHUNK, F)
+        r0 = unit % n_rc * n_r
+        r1 = min(r0 + n_r, F)
         row = p.hidden + t0 * ld
         linear_chunk(p.isa, &gate, r0, r1, t1 - t0, x[GATE] + <size_t>t0 * stride[GATE], stride[GATE],
                      row, <size_t>ld)
@@ -232,17 +232,17 @@ cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
     cdef int64_t E = s.n_embd, A = s.route.n_expert_used, i, k, k0, k1, r0, r1, unit, n_in
     cdef int f = tier.bank[DOWN].one.type.x_format
     cdef size_t stride
-    cdef int64_t n_xc, pair
+    cdef int64_t n_xc, pair, n_r = row_chunk(p, E)
     cdef Linear down
     n_in = tier.bank[DOWN].one.n_in
     stride = moe_x_row_bytes(p.isa, f, <size_t>n_in)
     n_xc = x_chunk(stride, p.n_tokens)
     while True:
-        unit = team_claim(p.team, (E + ROW_CHUNK - 1) // ROW_CHUNK)
+        unit = team_claim(p.team, (E + n_r - 1) // n_r)
         if unit < 0:
             break
-        r0 = unit * ROW_CHUNK
-        r1 = min(r0 + ROW_CHUNK, E)
+        r0 = unit * n_r
+        r1 = min(r0 + n_r, E)
         for i in range(g.i0, g.i1):
             if cancelled(p):
                 break

@@ -28,6 +28,10 @@ cdef int64_t team_claim(moe_team *team, int64_t n) noexcept nogil:
     return moe_team_claim(team, n)
 
 
+cdef int team_size(const moe_team *team) noexcept nogil:
+    return moe_team_size(team)
+
+
 cdef class Team:
     """`n_threads` threads that work through one forward pass at a time.
 
