@@ -8,6 +8,9 @@ import numpy as np
 from moeengine.cli import options, output
 from moeengine.errors import ConfigError
 
+SHARES = (0.25, 0.5)  # of all experts, that a cache might hold
+POLICIES = ("lfu", "lru")
+
 
 def add_arguments(parser):
     options.add_text_options(parser, "text")
@@ -33,6 +36,10 @@ def add_arguments(parser):
 def run(args):
     from moeengine.engine import Engine
 
+    if args.plot:
+        from moeengine.cli.trace_plot import pyplot
+
+        pyplot()  # says at once if there is none
     text = options.read_text(args, sys.stdin)
     passes = []
     with output.logging_to_stderr(args.verbose, args.moe_stats):
@@ -41,50 +48,51 @@ def run(args):
             if not layers:
                 raise ConfigError("trace: the model has no experts")
             engine.on_routing(lambda n_past, tokens, experts: passes.append(experts.copy()))
-            engine.generate(text, max_tokens=args.max_tokens, temperature=0, ignore_eos=True)
+            n_prompt = engine.complete(text, max_tokens=args.max_tokens, temperature=0, ignore_eos=True).n_prompt
     chosen = np.concatenate(passes, axis=1)  # (layers, tokens, used)
-    counts = np.stack([np.bincount(rows.reshape(-1), minlength=n_expert) for rows in chosen])
-    rates = {share: hit_rates(chosen, n_expert, share) for share in (0.25, 0.5)}
+    counts = np.stack([np.bincount(rows[rows >= 0], minlength=n_expert) for rows in chosen])
+    rates = {(share, policy): hit_rates(chosen, n_expert, share, policy) for share in SHARES for policy in POLICIES}
     _print(layers, chosen, counts, rates)
     if args.save:
         _save(args.save, layers, counts)
     if args.plot:
-        _plot(args.plot, layers, counts, rates)
+        from moeengine.cli.trace_plot import draw
+
+        draw(args.plot, layers, chosen, counts, rates, n_prompt)
     return 0
 
 
-def hit_rates(chosen, n_expert, share):
-    """Share of the experts of each token that a cache would hold, one LRU cache a layer of share * n_expert.
+def hit_rates(chosen, n_expert, share, policy):
+    """Share of the experts of each token that one cache for all layers would hold, fed token by token.
 
     chosen : int32 (L, T, A)
-    Returns float64 (T,).
+    share : float              of all experts; at least those of one token
+    policy : {"lfu", "lru"}
+
+    Returns
+    -------
+    float64 (T,)
     """
-    room = max(chosen.shape[2], int(share * n_expert))
-    hits = np.zeros(chosen.shape[1])
-    for layer in chosen:
-        held = {}  # in the order of use
-        for t, ids in enumerate(layer):
-            hits[t] += sum(int(i) in held for i in ids)
-            for i in ids:
-                held.pop(int(i), None)
-                held[int(i)] = True
-            while len(held) > room:
-                del held[next(iter(held))]
-    return hits / (chosen.shape[0] * chosen.shape[2])
+    from moeengine.supply.replay import Replay
+
+    n_layers, _, n_used = chosen.shape
+    n_slots = max(n_layers * n_used, int(share * n_layers * n_expert))
+    hits = Replay(n_layers, n_expert, n_used, n_slots, policy).run(np.ascontiguousarray(chosen, np.int32))
+    return hits / (n_layers * n_used)
 
 
 def _print(layers, chosen, counts, rates):
     repeats = (chosen[:, 1:, :, None] == chosen[:, :-1, None, :]).any(-1).mean((1, 2))
     for il, row, repeat in zip(layers, counts, repeats):
         top = np.sort(row)[::-1]
-        share = top[: max(1, len(top) // 4)].sum() / row.sum()
+        share = top[: max(1, len(top) // 4)].sum() / max(1, row.sum())
         output.write(
             f"layer {il:3d}  {int((row > 0).sum()):4d} of {len(row)} experts used"
             f"  busiest quarter {100 * share:3.0f} %  also used by the token before {100 * repeat:3.0f} %\n"
         )
-    for share, rate in rates.items():
+    for (share, policy), rate in rates.items():
         output.write(
-            f"an LRU cache of {100 * share:.0f} % of the experts holds {100 * rate.mean():.0f} % of what is used\n"
+            f"a cache of {100 * share:.0f} % of the experts ({policy}) holds {100 * rate.mean():.0f} % of what is used\n"
         )
 
 
@@ -93,24 +101,3 @@ def _save(path, layers, counts):
     experts = [[il, ie, n] for n, il, ie in sorted(used, key=lambda u: (-u[0], u[1], u[2]))]
     with open(path, "w", encoding="utf-8") as f:
         json.dump({"experts": experts}, f)
-
-
-def _plot(path, layers, counts, rates):
-    try:
-        import matplotlib
-    except ImportError:
-        raise ConfigError("--plot: found no matplotlib, expected it to be installed") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (upper, lower) = pyplot.subplots(2, figsize=(10, 8), constrained_layout=True)
-    image = upper.imshow(np.sort(counts, axis=1)[:, ::-1], aspect="auto", cmap="viridis")
-    upper.set_yticks(range(len(layers)), layers)
-    upper.set(xlabel="experts, most used first", ylabel="layer", title="uses of each expert")
-    figure.colorbar(image, ax=upper)
-    for share, rate in rates.items():
-        smooth = np.convolve(rate, np.ones(8) / 8, "same") if len(rate) >= 8 else rate
-        lower.plot(smooth, label=f"cache of {100 * share:.0f} % of the experts")
-    lower.set(xlabel="token", ylabel="hit rate (LRU, mean of 8 tokens)", ylim=(0, 1))
-    lower.legend()
-    figure.savefig(path)

@@ -14,7 +14,9 @@ from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment
 FITS_BELOW = 0.9  # share of the room that a model may fill and still be left to the page cache
 ANON_SHARE = 0.5  # of the room beside the KV cache that the other weights may take in memory of our own
 RESERVE_BYTES = 32e6  # for what nobody counts: code, page tables, heap
+BUDGET_RESERVE_BYTES = 10e6  # the same where what the process had before is counted
 RESERVE_SHARE = 0.02  # of the limit
+PROGRAM_BYTES = 64e6  # interpreter and libraries; what else a program holds is its own affair
 SCRATCH_SHARE = 0.25  # of what streaming leaves for cache and scratch that a chunk's scratch may take
 LEAST_UBATCH = 32  # tokens; smaller chunks would not sweep
 BUDGET = "memory_budget"
@@ -60,12 +62,13 @@ def room_for(settings, dense_bytes=0, before=0):
     """The tightest of what the system allows and settings.memory_budget.
 
     dense_bytes : int    of weights that this model already holds in memory of its own
-    before : int         bytes that the process held before the model was loaded; they count against a budget
+    before : int         bytes that the process held before the model was loaded; they count against a budget, as
+                         far as they may be the interpreter's and our own
     """
     room = memory_room()
     if settings.memory_budget is None:
         return room
-    left = max(0, settings.memory_budget - before - dense_bytes)
+    left = int(settings.memory_budget - min(before, PROGRAM_BYTES) - dense_bytes)
     return Room(left, settings.memory_budget, BUDGET) if left < room.n_bytes else room
 
 
@@ -154,7 +157,8 @@ def choose(model_at, settings, demand, room=None):
 
 def fixed_bytes(sizes, room):
     """Bytes of the ring and of what nobody counts."""
-    return N_RING * max((size for _, _, size in sizes), default=0) + RESERVE_BYTES + RESERVE_SHARE * room.limit
+    reserve = BUDGET_RESERVE_BYTES if room.why == BUDGET else RESERVE_BYTES
+    return N_RING * max((size for _, _, size in sizes), default=0) + reserve + RESERVE_SHARE * room.limit
 
 
 def _best_mode(model_at, fits, bounded):

@@ -18,8 +18,8 @@ from moeengine.errors import ConfigError, SupplyError
 from moeengine.kernels.mul_mat_id cimport ExpertHooks, ExpertPlan
 from moeengine.supply.base cimport DECODE, PREFILL, ExpertSupply, PhaseCounts, TierHooks, now_ns
 from moeengine.supply.expert_table cimport (
-    Expert, ExpertTable, Table, TierState, free_ring_slot, free_slot, is_broken, pin, place, reclaim_ring, slot_for,
-    touch, vacate,
+    Expert, ExpertTable, Table, TierState, free_ring_slot, free_slot, is_broken, pin, place, reclaim_ring, shadow_use,
+    slot_for, touch, vacate,
 )
 from moeengine.supply.readers cimport (
     MOE_SLICE_QUEUED, Readers, moe_slice, moe_slice_fail, moe_slice_get, readers_counts,
@@ -116,12 +116,13 @@ cdef void fetch_missing(Direct *d, TierState *tier, const ExpertPlan *plan, int3
                 n_there += 1
     for i in range(plan.n_used):
         e = expert_of(t, tier, plan.expert[i])
+        shadow_use(t, tier, e)
         if e.slot >= 0:
             continue
         if visit != NULL:
             visit[n_there + n_missing] = <int32_t>i
         n_missing += 1
-        slot = slot_for(t, tier)
+        slot = slot_for(t, tier, e)
         if slot < 0:
             refuse(e)
             continue
@@ -253,7 +254,7 @@ cdef void direct_hint(void *arg, const int32_t *ids, int64_t n) noexcept nogil:
         if e.slot >= 0:
             pin(t, e, until)
             continue
-        slot = slot_for(t, tier)
+        slot = slot_for(t, tier, e)
         if slot < 0:
             break
         pin(t, e, until)
@@ -427,7 +428,8 @@ cdef class DirectSupply(ExpertSupply):
             "direct": self.readers.is_direct, "alignment": self.readers.alignment,
             "io_threads": self.readers.n_readers, "cache_policy": self.settings["policy"],
             "cache_slots": t.n_cache_slots, "cache_used": t.residents(), "ring_slots": t.t.n_ring,
-            "slab_bytes": t.n_bytes, "n_evicted": t.t.n_evicted, "n_predicted": self.d.n_hints,
+            "slab_bytes": t.n_bytes, "n_evicted": t.t.n_evicted,
+            "n_evicted_by_rarity": t.departures(), "n_predicted": self.d.n_hints,
             "n_predicted_used": self.d.n_hints_used,
             **{f"reader_{k}": v for k, v in self.readers.counts().items()},
         }

@@ -6,7 +6,7 @@ from moeengine.supply.slab cimport Slab
 
 cdef enum Policy:
     POLICY_LRU = 0     # the expert used longest ago goes
-    POLICY_LFU = 1     # the rarest goes, but none that the last token used
+    POLICY_LFU = 1     # the rarest goes, but none of the last tokens', as far as that beats the other policy
 
 cdef struct Expert:
     moe_slice slice[3]   # GATE, UP, DOWN
@@ -15,15 +15,25 @@ cdef struct Expert:
     bint keep            # this sweep brings it to stay
     int64_t pin          # step up to which its bytes must stay
     int64_t used         # step of its last use; -1: never
+    int64_t order        # of its last use among all uses
     double key           # log2(uses, each halved every half_life tokens) + clock / half_life
+    bint in_lru          # the shadow cache of POLICY_LRU holds it
+    int32_t older, newer # its neighbours there, -1: none
+    int32_t rare         # its place in the shadow cache of rarity; -1: none
 
 cdef struct Slot:
     # Copies of what is compared when a slot is wanted, side by side: one scan instead of a walk.
     int64_t expert       # index into experts; -1: free
     int64_t pin
-    int64_t used
+    int64_t used, order
     double key
+    bint in_lru
     char *at
+
+cdef struct Rare:
+    # A place in the shadow cache that evicts by rarity alone.
+    int64_t expert, used, order
+    double key
 
 cdef struct SlotClass:
     # Slots of one size: for the tiers whose experts have it.
@@ -31,6 +41,15 @@ cdef struct SlotClass:
     int64_t n_free
     int64_t slot_bytes
     int64_t n_experts    # of the model, in tiers of this class
+    int64_t n_uses       # experts of the class that one token uses, at most
+    # POLICY_LFU only. What the two policies would hold in as many slots, and how they did since the start.
+    int64_t n_lru, oldest, newest    # linked through the experts
+    Rare *rare
+    int64_t n_rare
+    int64_t hits, hits_lru, hits_rare
+    int64_t n_disputed   # uses that one shadow held and the other did not
+    int64_t n_behind     # experts that the shadow of LRU holds and the cache does not
+    int64_t n_departures # evictions that LRU would not have made
 
 cdef struct TierState:
     Table *table
@@ -57,6 +76,7 @@ cdef struct Table:
     double half_life     # tokens
     double clock         # tokens computed so far
     int64_t step         # tiers begun so far
+    int64_t n_touched    # uses so far
     int64_t n_evicted
 
 cdef void touch(Table *t, Expert *e, double uses, int64_t n_tokens) noexcept nogil
@@ -66,7 +86,10 @@ cdef bint is_broken(Expert *e) noexcept nogil
 cdef void place(Table *t, TierState *tier, Expert *e, int64_t slot) noexcept nogil
 cdef void vacate(Table *t, int64_t slot) noexcept nogil
 cdef int64_t free_slot(Table *t, TierState *tier) noexcept nogil
-cdef int64_t slot_for(Table *t, TierState *tier) noexcept nogil
+cdef int64_t slot_for(Table *t, TierState *tier, const Expert *e) noexcept nogil
+cdef void shadow_use(Table *t, TierState *tier, Expert *e) noexcept nogil
+cdef int shadows_init(Table *t) except -1
+cdef void shadows_free(Table *t) noexcept
 cdef int64_t free_ring_slot(Table *t) noexcept nogil
 cdef void reclaim_ring(Table *t) noexcept nogil
 

@@ -4,7 +4,7 @@ Two kinds of slots: those of the ring hold an expert only while a sweep passes o
 the cache, split into classes by size, and hold an expert until another one needs the place more.
 All is written by member 0 of the team; the others only look at slices.
 """
-from libc.math cimport INFINITY, exp2, log2
+from libc.math cimport INFINITY, exp2, log2, sqrt
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -17,15 +17,29 @@ from moeengine.supply.readers cimport (
 
 # Tokens after which a use counts half. Simulation favours long ones where routing is stationary and
 # short ones where it is not; with the guard, 32 to 1000 differ little.
-HALF_LIFE_TOKENS = 64
+HALF_LIFE_TOKENS = 128
+
+cdef double GUARDED = 1e12          # above every key
+cdef double GUARD_SHARE = 1.0 / 3   # of the cache
+# Rarity starts at LRU's side and departs from it once its shadow is ahead by so many standard deviations of the
+# difference; it can then never fall more than the loan behind.
+cdef double DOUBT = 4, MOST_LOAN = 64
 
 
 cdef void touch(Table *t, Expert *e, double uses, int64_t n_tokens) noexcept nogil:
     """Counts `uses` among the last n_tokens tokens; keeps the expert for this step."""
+    cdef SlotClass *c
     cdef double now = t.clock / t.half_life, spread = t.half_life * 1.44 / n_tokens
     e.key = log2(exp2(e.key - now) + uses * min(1.0, spread)) + now
-    e.used = t.step
+    t.n_touched += 1
+    e.used, e.order = t.step, t.n_touched
     pin(t, e, t.step)
+    if t.policy == POLICY_LFU:
+        c = &t.classes[_tier_of(t, e - t.experts).i_class]
+        if e.in_lru:
+            lru_renew(t, c, e)
+        if e.rare >= 0:
+            note_rare(c, e)
 
 
 cdef void pin(Table *t, Expert *e, int64_t until) noexcept nogil:
@@ -36,7 +50,12 @@ cdef void pin(Table *t, Expert *e, int64_t until) noexcept nogil:
 
 cdef inline void _note(Table *t, Expert *e) noexcept nogil:
     cdef Slot *s = &t.slots[e.slot]
-    s.pin, s.used, s.key = e.pin, e.used, e.key
+    s.pin, s.used, s.order, s.key = e.pin, e.used, e.order, e.key
+
+
+cdef inline void note_rare(SlotClass *c, Expert *e) noexcept nogil:
+    cdef Rare *r = &c.rare[e.rare]
+    r.used, r.order, r.key = e.used, e.order, e.key
 
 
 cdef bint in_flight(Expert *e) noexcept nogil:
@@ -60,6 +79,7 @@ cdef bint is_broken(Expert *e) noexcept nogil:
 cdef void place(Table *t, TierState *tier, Expert *e, int64_t slot) noexcept nogil:
     """Gives the expert the free slot; its slices are still to be submitted."""
     cdef int b
+    cdef SlotClass *c
     cdef Slot *s = &t.slots[slot]
     cdef char *at = s.at
     for b in range(3):
@@ -68,9 +88,17 @@ cdef void place(Table *t, TierState *tier, Expert *e, int64_t slot) noexcept nog
         at += e.slice[b].length
     e.slot = <int32_t>slot
     s.expert = e - t.experts
+    s.in_lru = e.in_lru
     if slot >= t.n_ring:
-        t.classes[tier.i_class].n_free -= 1
+        c = &t.classes[tier.i_class]
+        c.n_free -= 1
         tier.n_resident += 1
+        c.n_behind -= e.in_lru
+        if t.policy == POLICY_LFU:       # while there is room either policy would take it
+            if not e.in_lru and c.n_lru < c.n:
+                lru_add(t, c, e)
+            if e.rare < 0 and c.n_rare < c.n:
+                rare_add(t, c, e)
     _note(t, e)
 
 
@@ -92,6 +120,7 @@ cdef void vacate(Table *t, int64_t slot) noexcept nogil:
         tier = _tier_of(t, s.expert)
         t.classes[tier.i_class].n_free += 1
         tier.n_resident -= 1
+        t.classes[tier.i_class].n_behind += e.in_lru
     e.slot = -1
     s.expert = -1
 
@@ -119,23 +148,13 @@ cdef int64_t free_slot(Table *t, TierState *tier) noexcept nogil:
     return -1
 
 
-cdef int64_t slot_for(Table *t, TierState *tier) noexcept nogil:
-    """A cache slot for an expert of the tier, freed if need be; -1 where every one is in use."""
+cdef int64_t slot_for(Table *t, TierState *tier, const Expert *e) noexcept nogil:
+    """A cache slot for expert `e` of the tier, freed if need be; -1 where every one is in use."""
     cdef SlotClass *c = &t.classes[tier.i_class]
-    cdef int64_t i, best = free_slot(t, tier), recent
-    cdef double key, lowest = INFINITY
+    cdef int64_t i, best = free_slot(t, tier)
     if best >= 0:
         return best
-    recent = t.step - t.n_tiers      # used after this: by the last token
-    for i in range(c.first, c.first + c.n):
-        if t.slots[i].pin >= t.step:
-            continue
-        key = <double>t.slots[i].used
-        if t.policy == POLICY_LFU:   # among guarded ones the oldest, after all that are not
-            key = t.slots[i].key if t.slots[i].used <= recent else 1e12 + key
-        if (key < lowest or best < 0) and not in_flight(&t.experts[t.slots[i].expert]):
-            lowest = key
-            best = i
+    best = victim(t, c, e)
     if best < 0:                     # predictions that nobody asked for any more
         for i in range(c.first, c.first + c.n):
             if t.slots[i].pin < t.step:
@@ -145,6 +164,150 @@ cdef int64_t slot_for(Table *t, TierState *tier) noexcept nogil:
         vacate(t, best)
         t.n_evicted += 1
     return best
+
+
+cdef int64_t victim(Table *t, SlotClass *c, const Expert *e) noexcept nogil:
+    """The slot to give up for `e`, not pinned and not being read into; -1: none.
+
+    The rarest goes, but no evicted expert may cost more than rarity has gained: what has been gained over LRU so
+    far, less what LRU's shadow holds and the cache lacks, never falls below minus the loan. Where nothing is left to
+    spend, what LRU has given up already goes first, and then what LRU gives up: neither can fall behind further.
+    """
+    cdef int64_t i, oldest = -1, rarest = -1, beside = -1
+    cdef double key, least_order = INFINITY, least = INFINITY, least_beside = INFINITY
+    cdef int64_t recent = t.step - guard_steps(t, c)
+    cdef Slot *s
+    for i in range(c.first, c.first + c.n):
+        s = &t.slots[i]
+        if s.pin >= t.step:
+            continue
+        if s.order < least_order and not in_flight(&t.experts[s.expert]):
+            least_order, oldest = s.order, i
+        if t.policy == POLICY_LRU:
+            continue
+        key = s.key if s.used <= recent else GUARDED + s.order    # the oldest of these, after all others
+        if key < least and not in_flight(&t.experts[s.expert]):
+            least, rarest = key, i
+        if not s.in_lru and key < least_beside and not in_flight(&t.experts[s.expert]):
+            least_beside, beside = key, i
+    if t.policy == POLICY_LRU or rarest < 0:
+        return oldest
+    if not t.slots[rarest].in_lru:
+        return rarest
+    if c.hits - c.hits_lru - (c.n_behind - e.in_lru) + loan(c) >= 1:
+        c.n_departures += 1
+        return rarest
+    return beside if beside >= 0 else oldest
+
+
+cdef int64_t guard_steps(Table *t, SlotClass *c) noexcept nogil:
+    """Steps for which a used expert is safe from rarity: one token, or as many as fill GUARD_SHARE of the cache."""
+    return <int64_t>(t.n_tiers * max(1.0, GUARD_SHARE * c.n / max(1, c.n_uses)))
+
+
+cdef double loan(SlotClass *c) noexcept nogil:
+    """Hits that rarity may lose before it has gained any: as far as its shadow is ahead beyond doubt."""
+    return max(0.0, min(MOST_LOAN, c.hits_rare - c.hits_lru - DOUBT * sqrt(<double>c.n_disputed)))
+
+
+# -- shadows: what either policy alone would hold ------------------------------------------------
+
+cdef void shadow_use(Table *t, TierState *tier, Expert *e) noexcept nogil:
+    """Counts a use of `e` by a pass that takes experts from the cache, before it is placed there."""
+    cdef SlotClass *c = &t.classes[tier.i_class]
+    if t.policy != POLICY_LFU or c.n == 0:
+        return
+    c.hits += e.slot >= t.n_ring
+    c.hits_lru += e.in_lru
+    c.hits_rare += e.rare >= 0
+    c.n_disputed += e.in_lru != (e.rare >= 0)
+    if e.in_lru:             # again, so that experts of one step stand in the order of the plan
+        lru_renew(t, c, e)
+    else:
+        if c.n_lru >= c.n:
+            lru_drop(t, c, &t.experts[c.oldest])
+        lru_add(t, c, e)
+    if e.rare < 0:
+        rare_add(t, c, e)
+
+
+cdef void lru_add(Table *t, SlotClass *c, Expert *e) noexcept nogil:
+    cdef int32_t i = <int32_t>(e - t.experts)
+    e.older, e.newer = <int32_t>c.newest, -1
+    if c.newest >= 0:
+        t.experts[c.newest].newer = i
+    else:
+        c.oldest = i
+    c.newest = i
+    c.n_lru += 1
+    set_in_lru(t, c, e, True)
+
+
+cdef void lru_drop(Table *t, SlotClass *c, Expert *e) noexcept nogil:
+    if e.older >= 0:
+        t.experts[e.older].newer = e.newer
+    else:
+        c.oldest = e.newer
+    if e.newer >= 0:
+        t.experts[e.newer].older = e.older
+    else:
+        c.newest = e.older
+    c.n_lru -= 1
+    set_in_lru(t, c, e, False)
+
+
+cdef void lru_renew(Table *t, SlotClass *c, Expert *e) noexcept nogil:
+    if c.newest != e - t.experts:
+        lru_drop(t, c, e)
+        lru_add(t, c, e)
+
+
+cdef void set_in_lru(Table *t, SlotClass *c, Expert *e, bint is_in) noexcept nogil:
+    e.in_lru = is_in
+    if e.slot >= t.n_ring:
+        t.slots[e.slot].in_lru = is_in
+    else:
+        c.n_behind += 1 if is_in else -1
+
+
+cdef void rare_add(Table *t, SlotClass *c, Expert *e) noexcept nogil:
+    cdef int64_t i, at = c.n_rare, recent = t.step - guard_steps(t, c)
+    cdef double key, least = INFINITY
+    if at >= c.n:
+        at = -1
+        for i in range(c.n):
+            if c.rare[i].used >= t.step:         # of this very pass
+                continue
+            key = c.rare[i].key if c.rare[i].used <= recent else GUARDED + c.rare[i].order
+            if key < least:
+                least, at = key, i
+        if at < 0:
+            return
+        t.experts[c.rare[at].expert].rare = -1
+    else:
+        c.n_rare += 1
+    c.rare[at].expert = e - t.experts
+    e.rare = <int32_t>at
+    note_rare(c, e)
+
+
+cdef int shadows_init(Table *t) except -1:
+    """Shadows of all classes, empty. The classes' sizes are known."""
+    cdef int64_t i
+    for i in range(t.n_classes):
+        t.classes[i].oldest = t.classes[i].newest = -1
+        if t.policy == POLICY_LFU:
+            t.classes[i].rare = <Rare *>calloc(max(1, t.classes[i].n), sizeof(Rare))
+            if t.classes[i].rare == NULL:
+                raise MemoryError
+    return 0
+
+
+cdef void shadows_free(Table *t) noexcept:
+    cdef int64_t i
+    for i in range(t.n_classes if t.classes != NULL else 0):
+        free(t.classes[i].rare)
+        t.classes[i].rare = NULL
 
 
 cdef int64_t free_ring_slot(Table *t) noexcept nogil:
@@ -217,11 +380,13 @@ cdef class ExpertTable:
             tier.table, tier.i, tier.il = t, i, il
             tier.i_class, tier.n_expert, tier.first = class_bytes.index(size), tier_at.n_expert, at
             t.classes[tier.i_class].n_experts += tier_at.n_expert
+            t.classes[tier.i_class].n_uses += min(model_at.n_expert_used, tier_at.n_expert)
             for b in range(3):
                 tier.base[b] = <const char *><uintptr_t>tier_at.banks[b].address
                 tier.stride[b] = tier_at.banks[b].tensor.expert_stride
             self._describe(i, tier_at)
             at += tier_at.n_expert
+        shadows_init(t)
 
     def _describe(self, int64_t i, tier_at):
         """Fills in which bytes of which file each slice of the tier's experts is."""
@@ -230,7 +395,7 @@ cdef class ExpertTable:
         cdef Expert *e
         for ie in range(tier.n_expert):
             e = &self.t.experts[tier.first + ie]
-            e.slot, e.used, e.pin, e.key = -1, -1, -1, -INFINITY
+            e.slot, e.used, e.pin, e.key, e.rare = -1, -1, -1, -INFINITY, -1
             for b in range(3):
                 shard, offset, n = tier_at.banks[b].tensor.slice(ie)
                 begin = offset // align * align
@@ -244,6 +409,10 @@ cdef class ExpertTable:
         for i in range(self.t.n_ring, self.t.n_slots):
             n += self.t.slots[i].expert >= 0
         return n
+
+    def departures(self):
+        """Evictions so far that LRU would not have made."""
+        return sum(self.t.classes[i].n_departures for i in range(self.t.n_classes))
 
     @property
     def n_cache_slots(self):
@@ -264,6 +433,7 @@ cdef class ExpertTable:
         self.t.pool = NULL
 
     def __dealloc__(self):
+        shadows_free(&self.t)
         free(self.t.experts)
         free(self.t.tiers)
         free(self.t.slots)
