@@ -83,7 +83,7 @@ def _rates(axes, rates, n_prompt):
         smooth = np.convolve(rate, np.ones(window) / window, "valid")
         label = f"{policy}, {100 * share:.0f} % of the experts: {100 * rate.mean():.0f} % hits"
         axes.plot(np.arange(window - 1, n_tokens), 100 * smooth, color=COLOURS[policy], lw=1.4 if policy == "lfu" else 3.4,
-                  alpha=1 if policy == "lfu" else 0.55, linestyle=DASHES[::-1][-1 - shares.index(share) % len(DASHES)], label=label)  # fmt: skip
+                  alpha=1 if policy == "lfu" else 0.55, linestyle=DASHES[shares.index(share) % len(DASHES)], label=label)  # fmt: skip
     if 0 < n_prompt < n_tokens:
         axes.axvline(n_prompt, color=INK, lw=0.8)
         axes.annotate("generated from here", (n_prompt, 1), (4, -2), xycoords=("data", "axes fraction"),

@@ -18,6 +18,7 @@ BUDGET_RESERVE_BYTES = 10e6  # the same where what the process had before is cou
 RESERVE_SHARE = 0.02  # of the limit
 PROGRAM_BYTES = 64e6  # interpreter and libraries; what else a program holds is its own affair
 SCRATCH_SHARE = 0.25  # of what streaming leaves for cache and scratch that a chunk's scratch may take
+LEAST_SCRATCH = 0.05  # of the room, taken from weights that the system may drop: small chunks read all experts often
 LEAST_UBATCH = 32  # tokens; smaller chunks would not sweep
 BUDGET = "memory_budget"
 N_RING = 16  # experts; a small ring stays in the last-level cache, a larger one reads no faster
@@ -79,8 +80,8 @@ def fitting_ubatch(settings, n_ctx, demand_of, room, fixed, taken=0):
     ----------
     demand_of : callable     demand_of(n_ubatch) -> Demand
     room : Room
-    fixed : int              bytes of ring and reserve, and of other weights unless they are in memory already
-    taken : int              bytes of other weights that are
+    fixed : int              bytes of ring and reserve
+    taken : int              bytes of other weights that are in memory already
 
     Returns
     -------
@@ -91,8 +92,11 @@ def fitting_ubatch(settings, n_ctx, demand_of, room, fixed, taken=0):
         return n
     while n > LEAST_UBATCH:
         demand = demand_of(n)
-        left = room.n_bytes - fixed - demand.kv
-        if demand.whole - taken <= FITS_BELOW * room.n_bytes or demand.scratch <= SCRATCH_SHARE * left:
+        must_hold = demand.dense - taken if room.why == BUDGET else 0
+        hard = room.n_bytes - fixed - demand.kv - must_hold
+        soft = room.n_bytes - fixed - demand.kv - (demand.dense - taken)
+        most = max(SCRATCH_SHARE * soft, min(hard, LEAST_SCRATCH * room.n_bytes))
+        if demand.whole - taken <= FITS_BELOW * room.n_bytes or demand.scratch <= most:
             break
         n = max(LEAST_UBATCH, n // 2)
     return n
@@ -211,7 +215,7 @@ def supply_for(model_at, settings, demand_of, n_ctx, before=0):
     """
     taken = demand_of(1).dense if settings.dense_weights == "anon" else 0
     room = room_for(settings, taken, before)
-    fixed = fixed_bytes(sizes_of(model_at, SMALLEST_ALIGNMENT), room) + demand_of(1).dense - taken
+    fixed = fixed_bytes(sizes_of(model_at, SMALLEST_ALIGNMENT), room)
     n_ubatch = fitting_ubatch(settings, n_ctx, demand_of, room, fixed, taken)
     choice = choose(model_at, settings, demand_of(n_ubatch), room)
     why, method = choice.why, settings.sweep_method
