@@ -24,6 +24,7 @@ from moeengine.stats import Counters
 from moeengine.supply.budget import resident_bytes
 from moeengine.supply.choice import Demand, dense_policy, room_for, supply_for
 from moeengine.supply.dense import apply_dense_policy, dense_bytes
+from moeengine.supply.probe import page_cache_share
 from moeengine.supply.recorded import experts_by_use
 from moeengine.supply.release import release_mapping
 
@@ -85,13 +86,13 @@ class Runtime:
         try:
             if config.expert_map is not None:
                 check_map(config.expert_map, model_file)
-            room = room_for(config, before=before)
-            policy = dense_policy(model_file, dense_bytes(model_file), _kv_bytes(model_file, config), config, room)
+            room, share = room_for(config, before=before), page_cache_share(model_file)
+            policy = dense_policy(model_file, dense_bytes(model_file), _kv_bytes(model_file, config), config, room, share)
             config = dataclasses.replace(config, dense_weights=policy)
             apply_dense_policy(model_file, policy)
             model = graph.load_model(model_file, n_expert_used=config.n_expert_used)
             team = Team(config.n_threads or default_n_threads())
-            supply, choice = _supply(model_file, model, team, config, before)
+            supply, choice = _supply(model_file, model, team, config, before, share)
             runtime = cls(model_file, model, team, config, supply, choice)
             runtime._check_mapping()
             if config.release_mmap:
@@ -317,7 +318,7 @@ def _kv_bytes(model_file, config):
         return 0  # building the model says what is wrong with it
 
 
-def _supply(model_file, model, team, config, before):
+def _supply(model_file, model, team, config, before, share):
     """Choose and bind the supply of a model just loaded; says what and why in the log."""
     model_at = model.located()
     n_ctx = config.n_ctx or min(model.hparams.n_ctx_train, N_CTX_DEFAULT)
@@ -330,7 +331,7 @@ def _supply(model_file, model, team, config, before):
             scratch=model.scratch_bytes(n_ctx, n_ubatch, team.n_threads),
         )
 
-    supply, choice = supply_for(model_at, config, demand_of, n_ctx, before)
+    supply, choice = supply_for(model_at, config, demand_of, n_ctx, before, share)
     logger.info("%s", choice.why)
     model.set_supply(supply, config.prefetch_layers)
     for block in model.moe_blocks:

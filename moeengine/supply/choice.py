@@ -11,6 +11,8 @@ from moeengine.supply.expert_table import bytes_of_token, sizes_of
 from moeengine.supply.probe import faster_sweep
 from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment
 
+WARM_SHARE = 0.5  # of the experts in the page cache: what fits is left there
+COLD_BYTES = 256e6  # experts; fewer are in the page cache before anybody notices
 FITS_BELOW = 0.9  # share of the room that a model may fill and still be left to the page cache
 ANON_SHARE = 0.5  # of the room beside the KV cache that the other weights may take in memory of our own
 RESERVE_BYTES = 32e6  # for what nobody counts: code, page tables, heap
@@ -102,7 +104,7 @@ def fitting_ubatch(settings, n_ctx, demand_of, room, fixed, taken=0):
     return n
 
 
-def choose(model_at, settings, demand, room=None):
+def choose(model_at, settings, demand, room=None, page_cache_share=1.0):
     """Decide mode and cache size where the settings leave it open.
 
     Parameters
@@ -111,6 +113,7 @@ def choose(model_at, settings, demand, room=None):
     settings : EngineConfig     dense_weights "anon": the other weights are in memory already
     demand : Demand
     room : Room        what may still be taken; None: asked of the system
+    page_cache_share : float    of the experts, that is in the page cache
 
     Returns
     -------
@@ -131,10 +134,10 @@ def choose(model_at, settings, demand, room=None):
     numbers = (
         f"file {(demand.experts + demand.dense) / 1e9:.2f} GB, room {(room.n_bytes + taken) / 1e9:.2f} GB ({room.why})"
     )
-    mode, words = settings.moe_mode, "as asked"
+    mode, words = settings.moe_mode, "" if settings.moe_mode == "stream" else "as asked"
     fits = demand.whole - taken <= FITS_BELOW * room.n_bytes
     if mode == "auto":
-        mode, words = _best_mode(model_at, fits, bounded)
+        mode, words = _best_mode(model_at, fits, bounded, is_cold(demand.experts, page_cache_share))
     if mode != "stream" and bounded and demand.whole - taken > room.n_bytes:
         raise ConfigError(
             f"memory_budget: found {settings.memory_budget / 1e6:.0f} MB, expected at least "
@@ -156,7 +159,7 @@ def choose(model_at, settings, demand, room=None):
             )
     share = cache / max(1, sum(tier.n_expert * size for _, tier, size in sizes))
     return Choice("stream", cache / 1e6,
-                  f"stream: cache {cache / 1e6:.0f} MB for {100 * share:.0f} % of the experts; {numbers}")  # fmt: skip
+                  f"stream: {words}cache {cache / 1e6:.0f} MB for {100 * share:.0f} % of the experts; {numbers}")  # fmt: skip
 
 
 def fixed_bytes(sizes, room):
@@ -165,13 +168,21 @@ def fixed_bytes(sizes, room):
     return N_RING * max((size for _, _, size in sizes), default=0) + reserve + RESERVE_SHARE * room.limit
 
 
-def _best_mode(model_at, fits, bounded):
+def is_cold(expert_bytes, page_cache_share):
+    """Whether reading past the page cache beats what is left to read through it."""
+    return expert_bytes >= COLD_BYTES and page_cache_share < WARM_SHARE
+
+
+def _best_mode(model_at, fits, bounded, cold):
     """(mode, why) for "auto"."""
+    is_direct = all(direct_alignment(m.path) for m in model_at.maps)
     if not model_at.layers:
         return "mmap", "the model has no experts"
+    if fits and cold and is_direct:
+        return "stream", "the model fits, and is not in the page cache; "
     if fits:
         return "mmap", "the model fits"
-    if not bounded and not all(direct_alignment(m.path) for m in model_at.maps):
+    if not bounded and not is_direct:
         return "prefetch", "the model does not fit, and the file system has no direct reads"
     return "stream", ""
 
@@ -189,18 +200,20 @@ def _check_least(settings, demand, taken, room, least):
         )
 
 
-def dense_policy(model_file, dense_bytes, kv_bytes, settings, room):
+def dense_policy(model_file, dense_bytes, kv_bytes, settings, room, page_cache_share=1.0):
     """What "auto" means for the weights that are no experts: "anon" or "mmap". Asked before the model is built."""
     if settings.dense_weights != "auto":
         return settings.dense_weights
     has_experts = dense_bytes < model_file.tensor_bytes
     streams = settings.moe_mode == "stream" or (
-        settings.moe_mode == "auto" and model_file.tensor_bytes + kv_bytes > FITS_BELOW * room.n_bytes
+        settings.moe_mode == "auto"
+        and (model_file.tensor_bytes + kv_bytes > FITS_BELOW * room.n_bytes
+             or is_cold(model_file.tensor_bytes - dense_bytes, page_cache_share))
     )
     return "anon" if has_experts and streams and ANON_SHARE * (room.n_bytes - kv_bytes) > dense_bytes else "mmap"
 
 
-def supply_for(model_at, settings, demand_of, n_ctx, before=0):
+def supply_for(model_at, settings, demand_of, n_ctx, before=0, page_cache_share=1.0):
     """The supply that `choose` decides on, not bound yet, and the Choice with every size filled in.
 
     Parameters
@@ -208,6 +221,7 @@ def supply_for(model_at, settings, demand_of, n_ctx, before=0):
     demand_of : callable    demand_of(n_ubatch) -> Demand
     n_ctx : int
     before : int            bytes that the process held before the model was loaded
+    page_cache_share : float
 
     Raises
     ------
@@ -217,7 +231,7 @@ def supply_for(model_at, settings, demand_of, n_ctx, before=0):
     room = room_for(settings, taken, before)
     fixed = fixed_bytes(sizes_of(model_at, SMALLEST_ALIGNMENT), room)
     n_ubatch = fitting_ubatch(settings, n_ctx, demand_of, room, fixed, taken)
-    choice = choose(model_at, settings, demand_of(n_ubatch), room)
+    choice = choose(model_at, settings, demand_of(n_ubatch), room, page_cache_share)
     why, method = choice.why, settings.sweep_method
     if n_ubatch < min(settings.n_ubatch or N_UBATCH_DEFAULT, n_ctx):
         why += f"; chunks of {n_ubatch} tokens"

@@ -14,12 +14,12 @@ from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment
 from moeengine.supply.slab import Slab
 
 SPARE_BYTES = 32e6  # for everything else while the model loads
-_EXPERTS = re.compile(r"_exps(_tier\d+)?\.weight$", re.ASCII)
+EXPERTS = re.compile(r"_exps(_tier\d+)?\.weight$", re.ASCII)
 
 
 def dense_tensors(model_file):
     """TensorInfo of every tensor that is no bank of routed experts, in file order."""
-    return [info for name, info in model_file.tensors.items() if not _EXPERTS.search(name)]
+    return [info for name, info in model_file.tensors.items() if not EXPERTS.search(name)]
 
 
 def dense_bytes(model_file):

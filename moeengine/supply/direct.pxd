@@ -27,6 +27,7 @@ cdef struct Direct:
     int64_t todo
     int64_t n_hints          # experts read because of a prediction
     int64_t n_hints_used     # and used by the pass it was for, or a later one
+    int64_t recent_hints, recent_used, n_hints_withheld     # how predictions have fared lately
     int64_t hint_steps       # tiers for which a predicted expert must stay
     int64_t failed_expert    # whose bytes could not be had last; -1: none
     int failed_bank, failed_errno

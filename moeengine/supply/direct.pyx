@@ -30,6 +30,8 @@ from moeengine.supply.expert_table import bytes_of_token, sizes_of
 
 cdef enum:
     DOWN = 2
+    HINTS_SEEN = 512     # predictions after which the older ones count half
+    HINT_ANYWAY = 16     # one of so many predictions is followed where they do not pay
 
 
 cdef inline Expert *expert_of(Table *t, TierState *tier, int32_t ie) noexcept nogil:
@@ -74,6 +76,7 @@ cdef void direct_begin(void *arg, const ExpertPlan *plan, int64_t n_tokens, int3
             if e.slot >= 0 and is_broken(e):
                 vacate(t, e.slot)
             d.n_hints_used += e.hinted
+            d.recent_used += e.hinted
             e.hinted = False
             touch(t, e, plan.start[i + 1] - plan.start[i], n_tokens)
             if e.slot >= t.n_ring:
@@ -239,6 +242,17 @@ cdef void direct_end(void *arg) noexcept nogil:
     readers_submit(t.pool, t.batch, n, False)
 
 
+cdef bint hints_pay(Direct *d) noexcept nogil:
+    """Whether to follow a prediction: always while most came true, else now and then, to see whether they do again."""
+    if d.recent_hints >= HINTS_SEEN:
+        d.recent_hints //= 2
+        d.recent_used //= 2
+    if d.recent_hints < HINTS_SEEN // 4 or 2 * d.recent_used >= d.recent_hints:
+        return True
+    d.n_hints_withheld += 1
+    return d.n_hints_withheld % HINT_ANYWAY == 0
+
+
 cdef void direct_hint(void *arg, const int32_t *ids, int64_t n) noexcept nogil:
     """Reads predicted experts into the cache, after all that is wanted for certain."""
     cdef Direct *d = (<TierArg *>arg).d
@@ -247,7 +261,7 @@ cdef void direct_hint(void *arg, const int32_t *ids, int64_t n) noexcept nogil:
     cdef Expert *e
     cdef int64_t i, n_batch = 0, slot, until = t.step + d.hint_steps
     cdef int b
-    if 8 * n > t.classes[tier.i_class].n:
+    if 8 * n > t.classes[tier.i_class].n or not hints_pay(d):
         return
     for i in range(n):
         e = expert_of(t, tier, ids[i])
@@ -261,6 +275,7 @@ cdef void direct_hint(void *arg, const int32_t *ids, int64_t n) noexcept nogil:
         place(t, tier, e, slot)
         book(d, tier, e)
         d.n_hints += 1
+        d.recent_hints += 1
         e.hinted = True
         for b in range(3):
             t.batch[n_batch] = &e.slice[b]
@@ -430,7 +445,7 @@ cdef class DirectSupply(ExpertSupply):
             "cache_slots": t.n_cache_slots, "cache_used": t.residents(), "ring_slots": t.t.n_ring,
             "slab_bytes": t.n_bytes, "n_evicted": t.t.n_evicted,
             "n_evicted_by_rarity": t.departures(), "n_predicted": self.d.n_hints,
-            "n_predicted_used": self.d.n_hints_used,
+            "n_predicted_used": self.d.n_hints_used, "n_predictions_withheld": self.d.n_hints_withheld,
             **{f"reader_{k}": v for k, v in self.readers.counts().items()},
         }
 

@@ -6,8 +6,10 @@ import time
 
 import numpy as np
 
+from moeengine.supply.dense import EXPERTS
 from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment, name_of_open
 
+SAMPLES_A_BANK, SAMPLE_BYTES = 8, 64 << 10
 N_SLICES = 8  # a method; spread over the file
 MOST_S = 0.015  # a method; the whole probe stays below 50 ms
 RESIDENT_SHARE = 0.75  # of the sample in the page cache: nothing is left to read past it
@@ -40,6 +42,20 @@ def faster_sweep(model_at, most_s=MOST_S):
     direct = _rate(_direct, model_at.maps, cold[1::2] or cold, most_s, max(alignment, SMALLEST_ALIGNMENT))
     method = "advice" if advice > ADVICE_COST * direct else "direct"
     return method, f"probe: {direct / 1e9:.2f} GB/s past the page cache, {advice / 1e9:.2f} through it"
+
+
+def page_cache_share(model_file):
+    """Share of the experts' pages that are in the page cache, 0 to 1, by a sample of each bank; 1 without experts."""
+    resident = total = 0
+    for info in model_file.tensors.values():
+        if not EXPERTS.search(info.name):
+            continue
+        n = min(info.n_bytes, SAMPLE_BYTES)
+        for i in range(SAMPLES_A_BANK):
+            at = info.offset + (info.n_bytes - n) * i // max(1, SAMPLES_A_BANK - 1)
+            found = model_file.maps[info.shard].resident_pages(at, n)
+            resident, total = resident + found[0], total + found[1]
+    return resident / total if total else 1.0
 
 
 def _sample(model_at, n):

@@ -46,19 +46,60 @@ def test_room_is_the_tightest_limit(tmp_path, files, n_bytes, why):
     assert (room.n_bytes, why in room.why) == (n_bytes, True), room
 
 
-def decide(path, room_mb, *, whole_mb=1000, **settings):
+def decide(path, room_mb, *, whole_mb=1000, page_cache_share=1.0, experts_mb=None, **settings):
     with Engine(path, n_ctx=64, moe_mode="mmap") as engine:
         model_at = engine._runtime.model.located()
-        experts = model_at.expert_bytes
+        experts = model_at.expert_bytes if experts_mb is None else int(experts_mb * 1e6)
         demand = Demand(experts, int(whole_mb * 1e6) - experts - 1000, 1000)
         config, why = EngineConfig(**settings), "test"
         if config.memory_budget is not None:
             room_mb, why = config.memory_budget / 1e6, BUDGET
-        return choose(model_at, config, demand, Room(int(room_mb * 1e6), int(room_mb * 1e6), why))
+        return choose(model_at, config, demand, Room(int(room_mb * 1e6), int(room_mb * 1e6), why), page_cache_share)
 
 
 def test_auto_leaves_to_the_page_cache_what_fits(path):
     assert decide(path, 1200).mode == "mmap"
+
+
+def test_auto_streams_what_fits_but_is_not_in_the_page_cache(path):
+    for share, mode in ((0.0, "stream"), (0.4, "stream"), (0.6, "mmap")):
+        assert decide(path, 1200, experts_mb=600, page_cache_share=share).mode == mode
+    assert decide(path, 1200, experts_mb=20, page_cache_share=0).mode == "mmap"  # soon read
+    assert "not in the page cache" in decide(path, 1200, experts_mb=600, page_cache_share=0).why
+
+
+def test_auto_without_direct_reads(path, monkeypatch):
+    monkeypatch.setattr("moeengine.supply.choice.direct_alignment", lambda _: 0)
+    assert decide(path, 1100).mode == "prefetch" and "no direct reads" in decide(path, 1100).why
+    assert decide(path, 1200, experts_mb=600, page_cache_share=0).mode == "mmap"
+    assert decide(path, 0, memory_budget="1100M").mode == "stream"  # a page cache keeps no budget
+
+
+def test_the_share_in_the_page_cache_and_the_sweep_it_leads_to(path, tmp_path):
+    import os
+    import shutil
+
+    from moeengine.loader.model_file import ModelFile
+    from moeengine.supply.probe import faster_sweep, page_cache_share
+
+    copy = shutil.copy(path, tmp_path / "copy.gguf")
+    with Engine(copy, n_ctx=64, moe_mode="mmap") as engine:
+        model_at, file = engine._runtime.model.located(), engine._runtime.model_file
+        assert page_cache_share(file) > 0.95
+        assert faster_sweep(model_at) == ("advice", "the experts are in the page cache")
+    with open(copy, "rb+") as f:
+        os.fsync(f.fileno())
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with ModelFile.open(copy) as file:
+        if page_cache_share(file) > 0.2:
+            pytest.skip("the file system of the temporary folder keeps files in the page cache")
+    with Engine(copy, n_ctx=64, moe_mode="sweep-prefill", sweep_method="auto") as engine:
+        why = engine.stats()["moe_mode_why"]
+    assert "sweep direct (probe: " in why or "sweep advice (" in why, why
+    for method in ("direct", "advice"):
+        with Engine(copy, n_ctx=64, moe_mode="sweep-prefill", sweep_method=method) as engine:
+            assert "probe" not in engine.stats()["moe_mode_why"]
+            assert ("ring_slots" in engine.stats()["supply"]) == (method == "direct")
 
 
 def test_auto_streams_what_does_not_fit(path):
