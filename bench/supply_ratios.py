@@ -1,6 +1,6 @@
 """How near the supply modes come to what the disk and the arithmetic allow, by probes of the same minute.
 
-    python -m bench.supply_ratios MODEL.gguf --limit 900M [--only sweep stream modes] [--rounds 3]
+    python -m bench.supply_ratios MODEL.gguf --limit 900M [--only sweep stream modes resident chunks] [--rounds 3]
 
 Every run is a fresh process under a memory cgroup, the file dropped from the page cache before; probes stand between the
 runs. Needs root. Each line: a ratio, what is asked of it, and the figures it comes from.
@@ -11,6 +11,8 @@ stream    single tokens: against 1 / (compute + missed bytes / rate into a large
           1 / max(...); compute is the time a token of the same engine with everything in memory. `skewed` tokens are
           drawn from few, so that the routers' choices repeat; stream against prefetch on those.
 modes     prefill and decode of auto against the best fixed mode.
+resident  a prompt of 512 under the limit against one with everything in memory.
+chunks    bytes of experts read for a prompt of 4096 in chunks of 512 to 4096, as shares of the experts' bytes.
 """
 
 import argparse
@@ -73,8 +75,8 @@ def slab_rate(path, n_readers=4):
 class Run:
     """One process: `prefill(n)` and `decode(tokens)` give seconds and the phase's counters of the supply."""
 
-    def __init__(self, a, limit, **options):
-        self.a, self.limit, self.options = a, limit, options
+    def __init__(self, a, limit, n_ctx=1024, **options):
+        self.a, self.limit, self.n_ctx, self.options = a, limit, n_ctx, options
 
     def __enter__(self):
         drop_cache(self.a.model)
@@ -82,7 +84,7 @@ class Run:
         self.knob = read_ahead(self.a.model, self.a.read_ahead)
         self.knob.__enter__()
         self.client = peers.ours(**self.options).start(self.group)
-        self.n_vocab = self.client.do("load", path=self.a.model, n_ctx=1024, n_threads=self.a.threads, **self.options)
+        self.n_vocab = self.client.do("load", path=self.a.model, n_ctx=self.n_ctx, n_threads=self.a.threads, **self.options)
         return self
 
     def __exit__(self, *exc):
@@ -183,11 +185,39 @@ def modes(a):
         say(f"auto / best fixed, {phase}", ratio, 0.95, words)
 
 
+def resident(a):
+    ratios, words = [], ""
+    for _ in range(a.rounds):
+        with Run(a, None, moe_mode="mmap") as run:
+            run.prefill(512)
+            free = min(run.prefill(512)[0] for _ in range(2))
+        with Run(a, a.limit) as run:
+            seconds, counts = run.prefill(512)
+        ratios.append(free / seconds)
+        words = (f"{512 / seconds:.0f} of {512 / free:.0f} tok/s, {counts['bytes_read'] / 1e9:.2f} GB read, waiting "
+                 f"{100 * counts['wait_s'] / seconds:.0f} %")  # fmt: skip
+    say("prefill / resident prefill", median(ratios), 0.88, words)
+
+
+def chunks(a):
+    n, last = 4096, None
+    for n_ubatch in (512, 1024, 2048, 4096):
+        with Run(a, a.limit, n_ctx=n + 32, n_ubatch=n_ubatch, moe_mode="stream", cache_mb=0) as run:
+            seconds, counts = run.prefill(n)
+        read = counts["bytes_read"] / n
+        say(f"bytes read, chunks of {n_ubatch} / before", (last or read) / read, 1.0,
+            f"{counts['bytes_read'] / 1e9:.2f} GB for {n} tokens, {read / 1e6:.2f} MB a token, {n / seconds:.0f} tok/s")  # fmt: skip
+        last = read
+
+
+PARTS = {"sweep": sweep, "stream": stream, "modes": modes, "resident": resident, "chunks": chunks}
+
+
 def main(argv=None) -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
     p.add_argument("--limit", type=parse_size, help="such as 900M or 4G; none: memory is not limited")
-    p.add_argument("--only", nargs="*", default=["sweep", "stream", "modes"], choices=["sweep", "stream", "modes"])
+    p.add_argument("--only", nargs="*", default=["sweep", "stream", "modes"], choices=list(PARTS))
     p.add_argument("--rounds", type=int, default=3, help="default %(default)s")
     p.add_argument("--sweep", type=int, default=64, metavar="N", help="tokens (default %(default)s)")
     p.add_argument("--decode", type=int, default=24, metavar="N", help="tokens timed (default %(default)s)")
@@ -197,7 +227,7 @@ def main(argv=None) -> int:
     p.add_argument("--threads", type=int, default=2, help="default %(default)s")
     a = p.parse_args(argv)
     for name in a.only:
-        {"sweep": sweep, "stream": stream, "modes": modes}[name](a)
+        PARTS[name](a)
     return 0
 
 

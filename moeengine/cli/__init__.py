@@ -25,6 +25,7 @@ COMMANDS = {  # name: (module, summary)
     "expert-map": ("moeengine.cli.expert_map", "write the table of a model's expert ranges"),
     "iobench": ("moeengine.cli.iobench", "what the drive gives at the size of an expert slice"),
     "quantize": ("moeengine.cli.quantize", "write a model again in another quant type"),
+    "retier": ("moeengine.cli.retier", "spread experts over banks of different quant types"),
 }
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 

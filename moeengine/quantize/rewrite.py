@@ -162,7 +162,7 @@ def rewrite(path, out, qtype, *, imatrix=None, overrides=(), pure=False, force=F
     NumericError     weights are not finite
     """
     with ModelFile.open(path) as model:
-        _check_output(model, out, force)
+        check_output(model, out, force)
         planned = plan(model, qtype, overrides=overrides, pure=pure)
         header, offsets, total_bytes = header_bytes(
             _new_metadata(model, quant_type(qtype)),
@@ -170,7 +170,7 @@ def rewrite(path, out, qtype, *, imatrix=None, overrides=(), pure=False, force=F
             model.files[0].alignment,
         )
         _check_imatrix(planned, imatrix or {}, qtype)
-        _check_room(out, total_bytes)
+        check_room(out, total_bytes)
         with replacing(out) as file:
             file.write(header)
             for tensor, offset in zip(planned, offsets, strict=True):
@@ -184,7 +184,8 @@ def rewrite(path, out, qtype, *, imatrix=None, overrides=(), pure=False, force=F
     return planned
 
 
-def _check_output(model, out, force):
+def check_output(model, out, force):
+    """ConfigError where `out` is the input, a folder, or a file that may not be replaced."""
     if not os.path.exists(out):
         return
     if any(os.path.samefile(out, file.path) for file in model.files):
@@ -197,7 +198,8 @@ def _check_output(model, out, force):
         )
 
 
-def _check_room(out, total_bytes):
+def check_room(out, total_bytes):
+    """ConfigError, SupplyError: no folder, or not enough room on its disk."""
     folder = os.path.dirname(os.path.abspath(out))
     if not os.path.isdir(folder):
         raise ConfigError(f"{shown_path(out)}: no folder {shown_path(folder)} to write into")

@@ -1,0 +1,244 @@
+"""Spreads a model's experts over banks of different quant types: the busy ones fine, the others coarse.
+
+Ids count through the tiers in order, so experts are renumbered: with them the router's rows and whatever else is kept
+an expert. What keeps its type is copied byte for byte.
+"""
+
+import re
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+
+from moeengine.errors import ConfigError, NumericError
+from moeengine.kernels import dequantize
+from moeengine.loader.banks import MAX_TIERS
+from moeengine.loader.messages import plural, quoted, shown_path
+from moeengine.loader.model_file import ModelFile
+from moeengine.quantize import quant_type, quantize
+from moeengine.quantize.gguf_copy import header_bytes, metadata_entries, replacing
+from moeengine.quantize.rewrite import check_output, check_room
+
+BANK = re.compile(r"blk\.(\d+)\.ffn_(gate_up|gate|up|down)_exps\.(weight|scale|bias)", re.ASCII)
+TIERED = re.compile(r"_exps_tier\d+\.", re.ASCII)
+# Beside the banks: one row, or one value, an expert.
+BY_EXPERT = re.compile(r"blk\.(\d+)\.(ffn_gate_inp\.(weight|bias)|exp_probs_b\.bias)", re.ASCII)
+KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of the output.
+
+    info : TensorInfo          that it is made of
+    name, qtype, shape :       what it becomes; row-major
+    experts : list of int      rows along the first axis, in the output's order; None: the tensor as it is
+    """
+
+    info: object
+    name: str
+    qtype: object
+    shape: tuple
+    experts: list | None = None
+
+    @property
+    def n_bytes(self):
+        block, block_bytes = gguf.GGML_QUANT_SIZES[self.qtype]
+        return int(np.prod(self.shape)) // block * block_bytes
+
+    @property
+    def is_copied(self):
+        same_rows = len(self.shape) == 1 or self.shape[-1] == self.info.shape[-1]
+        return self.qtype == self.info.qtype and same_rows
+
+
+def parse_tiers(text):
+    """Tiers of a text such as "16=q8_0,48=q4_k,rest=iq2_xxs".
+
+    Returns
+    -------
+    list of (count or None, type or None)    None: the rest of the experts; the type they have
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+    """
+    tiers = []
+    for part in text.split(","):
+        count, found, name = part.strip().partition("=")
+        if not found or not (count == "rest" or count.isdecimal() and int(count) > 0):
+            raise ConfigError(f"tiers: found {quoted(part)}, expected N=TYPE or rest=TYPE, e.g. 16=q8_0,rest=iq2_xxs")
+        tiers.append((None if count == "rest" else int(count), None if name == KEEP else quant_type(name)))
+    if len(tiers) > MAX_TIERS:
+        raise ConfigError(f"tiers: found {len(tiers)}, expected at most {MAX_TIERS}")
+    if sum(count is None for count, _ in tiers) > 1:
+        raise ConfigError("tiers: found 'rest' twice, expected it once")
+    return tiers
+
+
+def plan(model, tiers, experts):
+    """What every tensor of a model becomes.
+
+    Parameters
+    ----------
+    model : ModelFile
+    tiers : list of (count or None, type or None)   see `parse_tiers`
+    experts : list of (il, ie)      most wanted first: they fill the tiers in order; others follow by id
+
+    Returns
+    -------
+    list of Part, in the order of the file
+
+    Raises
+    ------
+    ConfigError     the tiers do not add up, a type does not fit, the file has tiers or groups of experts already
+    """
+    _check_plain(model)
+    ranks = {key: i for i, key in reversed(list(enumerate(experts)))}
+    groups, parts = {}, []
+    for info in model.tensors.values():
+        if bank := BANK.fullmatch(info.name):
+            il, n = int(bank[1]), _n_expert(model, int(bank[1]))
+            if il not in groups:
+                groups[il] = _groups(il, n, tiers, ranks)
+            parts += _bank_parts(info, bank, n, groups[il], tiers)
+        elif (row := BY_EXPERT.fullmatch(info.name)) and f"blk.{row[1]}.ffn_down_exps.weight" in model.tensors:
+            il, n = int(row[1]), _n_expert(model, int(row[1]))
+            if il not in groups:
+                groups[il] = _groups(il, n, tiers, ranks)
+            order = [ie for group in groups[il] for ie in group]
+            parts.append(Part(info, info.name, info.qtype, info.shape, order if len(order) > 1 else None))
+        else:
+            parts.append(Part(info, info.name, info.qtype, info.shape))
+    if not groups:
+        raise ConfigError(f"{shown_path(model.path)}: found no experts, expected some")
+    return parts
+
+
+def _check_plain(model):
+    for name in model.tensors:
+        if TIERED.search(name):
+            raise ConfigError(f"{shown_path(model.path)}: found {quoted(name)}, expected no tiers yet")
+    n_groups = model.get_int(f"{model.architecture}.expert_group_count", 1, lo=0)
+    if n_groups > 1:
+        raise ConfigError(
+            f"{shown_path(model.path)}: found {n_groups} groups of experts, expected one: "
+            "experts cannot be renumbered across groups"
+        )
+
+
+def _n_expert(model, il):
+    shape = model.tensor(f"blk.{il}.ffn_down_exps.weight").shape
+    return shape[0] if len(shape) == 3 else 1
+
+
+def _groups(il, n, tiers, ranks):
+    """Experts of each tier, ids ascending: list of lists."""
+    fixed = sum(count or 0 for count, _ in tiers)
+    if fixed > n or fixed < n and not any(count is None for count, _ in tiers):
+        raise ConfigError(f"tiers: found {plural(fixed, 'expert')} in all, expected {n}, as layer {il} has")
+    wanted = sorted(range(n), key=lambda ie: (ranks.get((il, ie), len(ranks)), ie))
+    groups = []
+    for count, _ in tiers:
+        count = n - fixed if count is None else count
+        groups.append(sorted(wanted[:count]))
+        wanted = wanted[count:]
+    if not groups[0]:
+        raise ConfigError(f"tiers: found no expert of layer {il} in the first, expected one or more")
+    return groups
+
+
+def _bank_parts(info, bank, n, groups, tiers):
+    """The output tensors of one tensor of a bank, one a tier that has experts."""
+    shape = info.shape if len(info.shape) == 3 or bank[3] != "weight" else (1, *info.shape)
+    i = 0
+    for group, (_, qtype) in zip(groups, tiers):
+        if not group:
+            continue
+        name = info.name if i == 0 else info.name.replace("_exps.", f"_exps_tier{i}.")
+        i += 1
+        if bank[3] != "weight":
+            per_expert = shape[0] == n and (n > 1 or bank[3] == "bias")
+            yield Part(info, name, info.qtype, (len(group), *shape[1:]) if per_expert else shape,
+                       group if per_expert else None)  # fmt: skip
+            continue
+        qtype = qtype or info.qtype
+        block, n_columns = gguf.GGML_QUANT_SIZES[qtype][0], shape[2]
+        if n_columns % block and bank[2] == "down":
+            n_columns = -(-n_columns // block) * block  # the activation is zero there
+        elif n_columns % block:
+            raise ConfigError(f"tensor {quoted(info.name)}: rows of {n_columns} weights do not fit {qtype.name}, "
+                              f"expected a multiple of {block}")  # fmt: skip
+        yield Part(info, name, qtype, (len(group), shape[1], n_columns), group)
+
+
+def retier(path, out, tiers, experts, *, imatrix=None, force=False, progress=None):
+    """Write a model again with its experts spread over tiers.
+
+    Parameters
+    ----------
+    path, out : path-like
+    tiers, experts : see `plan`
+    imatrix : dict of name -> float32 (X or 1, 1, C), optional    see `read_imatrix`; for what is rounded anew
+    force : bool                  replace an output that exists (never the input)
+    progress : callable, optional (Part, bytes written, bytes in all), after each tensor
+
+    Returns
+    -------
+    list of Part
+
+    Raises
+    ------
+    ConfigError      see `plan`; the output is the input or exists
+    GGUFError        the input is not sound
+    SupplyError      the output cannot be written, or the disk has no room for it
+    NumericError     weights are not finite
+    """
+    with ModelFile.open(path) as model:
+        check_output(model, out, force)
+        parts = plan(model, tiers, experts)
+        first = model.files[0]
+        entries = metadata_entries(first.path, first.data_offset)
+        header, offsets, total_bytes = header_bytes(
+            {key: raw for key, raw in entries.items() if not key.startswith("split.")},
+            [(p.name, p.qtype, p.shape, p.n_bytes) for p in parts],
+            first.alignment,
+        )
+        check_room(out, total_bytes)
+        with replacing(out) as file:
+            file.write(header)
+            for part, offset in zip(parts, offsets, strict=True):
+                file.write(b"\0" * (offset - file.tell()))
+                for piece in _pieces(model, part, (imatrix or {}).get(part.info.name)):
+                    file.write(piece)
+                assert file.tell() == offset + part.n_bytes
+                if progress:
+                    progress(part, file.tell(), total_bytes)
+            file.write(b"\0" * (total_bytes - file.tell()))
+    return parts
+
+
+def _pieces(model, part, importance):
+    """Yield the bytes of one output tensor, an expert at a time."""
+    raw = model.raw(part.info.name)
+    if part.experts is None:
+        yield raw
+        return
+    if part.info.name.endswith("_exps.weight") and raw.ndim == 2:  # the axis of a single expert was dropped
+        raw = raw[None]
+    if raw.ndim == 1:  # a value an expert
+        raw = raw.reshape(part.info.shape[0], -1)
+    for ie in part.experts:
+        if part.is_copied:
+            yield np.ascontiguousarray(raw[ie])
+            continue
+        values = dequantize(raw[ie], part.info.qtype)
+        more = part.shape[-1] - values.shape[-1]
+        weights = None if importance is None else importance[ie if len(importance) > 1 else 0, 0]
+        if more:
+            values = np.pad(values, ((0, 0), (0, more)))
+            weights = None if weights is None else np.pad(weights, (0, more), constant_values=1)
+        try:
+            yield quantize(values, part.qtype, importance=weights)
+        except NumericError as error:
+            raise NumericError(f"{shown_path(model.path)}: tensor {quoted(part.info.name)}, expert {ie}: {error}") from None
