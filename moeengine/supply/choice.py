@@ -236,7 +236,7 @@ def supply_for(model_at, settings, demand_of, n_ctx, before=0, page_cache_share=
     if n_ubatch < min(settings.n_ubatch or N_UBATCH_DEFAULT, n_ctx):
         why += f"; chunks of {n_ubatch} tokens"
     if choice.mode == "sweep-prefill" and method == "auto":
-        method, words = faster_sweep(model_at)
+        method, words = faster_sweep(model_at, page_cache_share)
         why += f"; sweep {method} ({words})"
     choice = replace(choice, why=why, n_ubatch=n_ubatch, sweep_method=method, context_bytes=demand_of(n_ubatch).context)
     settings = replace(settings, cache_mb=choice.cache_mb, sweep_method=method)

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import random
 import time
 
 import numpy as np
@@ -12,18 +13,20 @@ from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment, name_
 SAMPLES_A_BANK, SAMPLE_BYTES = 8, 64 << 10
 N_SLICES = 8  # a method; spread over the file
 MOST_S = 0.015  # a method; the whole probe stays below 50 ms
-RESIDENT_SHARE = 0.75  # of the sample in the page cache: nothing is left to read past it
+RESIDENT_SHARE = 0.75  # of the experts in the page cache: nothing is left to read past it
 ADVICE_COST = 1.25  # advice burns 3 to 5 times the CPU of a ring, so it has to be faster by this
 
 
-def faster_sweep(model_at, most_s=MOST_S):
+def faster_sweep(model_at, share, most_s=MOST_S):
     """Which sweep method suits the disk of a model.
 
-    Slices that are not in the page cache are read for a few milliseconds in each way.
+    Some slices that are not in the page cache are read for a few milliseconds in each way; which ones is drawn, because
+    half of them are in the page cache afterwards.
 
     Parameters
     ----------
     model_at : ModelAt
+    share : float       of the experts, that is in the page cache: see `page_cache_share`
     most_s : float      seconds a method
 
     Returns
@@ -36,10 +39,10 @@ def faster_sweep(model_at, most_s=MOST_S):
     if not slices or not all(direct_alignment(m.path) for m in model_at.maps):
         return "advice", "the file system has no direct reads"
     cold = [s for s in slices if not _is_resident(model_at.maps[s[0]], *s[1:])]
-    if len(cold) <= (1 - RESIDENT_SHARE) * len(slices):
+    if share >= RESIDENT_SHARE or len(cold) < 2:
         return "advice", "the experts are in the page cache"
+    direct = _rate(_direct, model_at.maps, cold[1::2], most_s, max(alignment, SMALLEST_ALIGNMENT))
     advice = _rate(_advised, model_at.maps, cold[0::2], most_s, 0)
-    direct = _rate(_direct, model_at.maps, cold[1::2] or cold, most_s, max(alignment, SMALLEST_ALIGNMENT))
     method = "advice" if advice > ADVICE_COST * direct else "direct"
     return method, f"probe: {direct / 1e9:.2f} GB/s past the page cache, {advice / 1e9:.2f} through it"
 
@@ -59,12 +62,12 @@ def page_cache_share(model_file):
 
 
 def _sample(model_at, n):
-    """n slices (file, offset, bytes) spread evenly over the tiers, banks and experts."""
+    """n slices (file, offset, bytes) spread evenly over the tiers and banks, of experts drawn at random."""
     tiers = [tier for layer in model_at.layers for tier in layer.tiers]
     found = []
     for i in range(n if tiers else 0):
         tier = tiers[i * len(tiers) // n]
-        found.append(tier.banks[i % 3].tensor.slice((i * 7919 + 1) % tier.n_expert))
+        found.append(tier.banks[i % 3].tensor.slice(random.randrange(tier.n_expert)))
     return list(dict.fromkeys(found))
 
 
