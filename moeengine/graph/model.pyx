@@ -97,7 +97,13 @@ cdef class Model:
     def located(self):
         """ModelAt: where the expert tensors lie."""
         layers = tuple(block.located() for block in self.moe_blocks)
-        return ModelAt(layers, self.file.maps, self.hparams.n_expert_used)
+        dense = {}
+        for info in self.file.tensors.values():
+            if info.name not in self.file.moved and "_exps" not in info.name and info.name != "token_embd.weight":
+                parts = info.name.split(".")
+                il = int(parts[1]) if parts[0] == "blk" and parts[1].isdecimal() else -1
+                dense.setdefault(il, []).append((info.shard, info.offset, info.n_bytes))
+        return ModelAt(layers, self.file.maps, self.hparams.n_expert_used, dense)
 
     def set_supply(self, supply, n_layers_ahead=0):
         """Let `supply` bring the expert bytes from now on. Before any Context runs.

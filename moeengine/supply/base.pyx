@@ -59,11 +59,14 @@ class ModelAt:
     layers : tuple of LayerAt      the MoE layers, ascending
     maps : list of MappedFile      one a shard
     n_expert_used : int            experts a token
+    dense : dict                   il -> list of (shard, offset, bytes): weights of layer il that are no routed experts and
+                                   are read from the mapping; -1: those of no layer, but for the embedding
     """
 
     layers: tuple
     maps: list
     n_expert_used: int
+    dense: dict
 
     @property
     def expert_bytes(self):

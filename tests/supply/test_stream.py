@@ -181,3 +181,29 @@ def test_dropping_cold_experts_is_lossy_counted_and_said(path, expected):
     assert not np.array_equal(logits, expected)
     exact, stats = run(path, moe_mode="stream", cache_mb=mb, drop_cold_experts=0.0)
     assert np.array_equal(exact, expected) and not stats["is_lossy"] and stats["supply"]["n_dropped"] == 0
+
+
+def test_other_weights_left_to_the_page_cache_are_read_ahead_layer_by_layer(path, expected, tmp_path):
+    copy = tmp_path / "cold.gguf"
+    shutil.copy(path, copy)
+    with Engine(copy, n_ctx=200, moe_mode="stream", cache_mb=0, dense_weights="mmap") as engine:
+        runtime, session = engine._runtime, engine.session()
+        assert np.array_equal(session.eval(prompt()), expected[0])
+        found = engine.stats()["supply"]["n_dense_announced"]
+        mapped = runtime.model_file.maps[0]
+        mapped.advise(0, mapped.size, "dontneed")
+        with open(copy, "rb+") as f:
+            os.fsync(f.fileno())
+            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        session.rewind(0)
+        assert np.array_equal(session.eval(prompt()), expected[0])
+        assert engine.stats()["supply"]["n_dense_announced"] > found
+        for name in ("blk.1.attn_q.weight", "output.weight"):
+            info = runtime.model_file.tensors[name]
+            resident, total = mapped.resident_pages(info.offset, info.n_bytes)
+            assert resident == total
+
+
+def test_other_weights_in_memory_of_their_own_are_not_announced(path):
+    _, stats = run(path, n_prompt=5, n_decode=2, moe_mode="stream", cache_mb=0, dense_weights="anon")
+    assert stats["supply"]["n_dense_announced"] == 0
