@@ -158,8 +158,8 @@ typedef void moe_unpack_rows_32(const moe_rows *block, moe_sink32 *s);
 typedef void moe_panel_product_32(const moe_panel32 *p, size_t n_groups, size_t n_x, moe_tile32 a);
 
 /* as moe_dot_panel */
-MOE_INLINE __m512 moe_dot_panel_32(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows, const moe_shape32 shape,
-                                   moe_unpack_rows_32 *unpack) {
+MOE_INLINE __m512 moe_dot_panel_32(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows, const uint8_t *next,
+                                   const moe_shape32 shape, moe_unpack_rows_32 *unpack) {
     const size_t groups = shape.block / (size_t)shape.kind.size, n_blocks = m->n_in / shape.block;
     uint8_t copy[16 * 64];
     int32_t start[16] __attribute__((aligned(64)));
@@ -174,7 +174,7 @@ MOE_INLINE __m512 moe_dot_panel_32(const moe_mul *m, const uint8_t *w, size_t w_
             sink.x = moe_x32_at(m->n_in, m->x, b * shape.block);
             if (shape.kind.offset) moe_starts_32(shape.kind, &sink.x, left < 16 ? left : 16, start);
         }
-        if (b % 2 == 0) moe_fetch(&rows, 64);
+        if (next || b % 2 == 0) moe_fetch_for_dot(&rows, next ? shape.bytes : 64, next, b);
         unpack(&rows, &sink);
     }
     return sink.acc;
@@ -212,11 +212,12 @@ MOE_INLINE void moe_gemm_32(const moe_mul *m, const moe_shape32 shape, moe_unpac
 
 #define MOE_DERIVE_AVX512_32(NAME, KIND, block)                                                                        \
     MOE_INLINE moe_shape32 shape_##NAME(void) { return (moe_shape32){kind_##KIND, block, sizeof(block_##NAME)}; }      \
-    static __m512 dot_panel_##NAME(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows) {               \
-        return moe_dot_panel_32(m, w, w_stride, n_rows, shape_##NAME(), rows_avx512_##NAME);                            \
+    static __m512 dot_panel_##NAME(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows,                  \
+                                   const uint8_t *next) {                                                              \
+        return moe_dot_panel_32(m, w, w_stride, n_rows, next, shape_##NAME(), rows_avx512_##NAME);                            \
     }                                                                                                                  \
     static void mul_mat_avx512_##NAME(const moe_mul *m) {                                                              \
-        if (m->n_x == 1) moe_dot_rows(m, dot_panel_##NAME);                                                            \
+        if (m->n_x == 1) moe_dot_streams(m, dot_panel_##NAME);                                                            \
         else moe_gemm_32(m, shape_##NAME(), rows_avx512_##NAME, multiply_##KIND);                                      \
     }
 

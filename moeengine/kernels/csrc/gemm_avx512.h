@@ -1,11 +1,11 @@
 /* AVX-512: products of the 256-weight types.
  *
- * One activation row: a type's unpack function feeds the sums directly. More: the panel is unpacked once
+ * More than one activation row: the panel is unpacked once
  * a block and multiplied with eight activation rows at a time, `out` holding the running sums. Both take the sums
  * in the order of moe_table.h. */
 #ifndef MOE_GEMM_AVX512_H
 #define MOE_GEMM_AVX512_H
-#include "panel_avx512.h"
+#include "dot_avx512.h"
 
 #define MOE_NOINLINE __attribute__((noinline))
 
@@ -107,18 +107,9 @@ MOE_INLINE void moe_multiply_panel(const moe_kind kind, const moe_panel *p, size
 typedef void moe_unpack_rows(const moe_rows *block, moe_sink *s);
 typedef void moe_panel_product(const moe_panel *p, size_t n_x, moe_tile a, int is_first);
 
-#define MOE_STREAM_AHEAD 1024 /* bytes that a stream of rows is fetched ahead; 512 to 4096 are equal */
-
-/* 16 rows from fewer: the last ones of w, copied block by block so that nothing past them is read */
-MOE_INLINE moe_rows moe_short_panel(const uint8_t *w, size_t w_stride, size_t n_rows, size_t bytes, uint8_t *copy) {
-    for (size_t i = 0; i < n_rows; i++) memcpy(copy + i * bytes, w + i * w_stride, bytes);
-    memset(copy + n_rows * bytes, 0, (16 - n_rows) * bytes);
-    return moe_rows_at(copy, bytes, 0);
-}
-
-/* 16 rows x one activation row, w_stride bytes apart; fewer where n_rows < 16 */
-MOE_INLINE __m512 moe_dot_panel(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows, const moe_kind kind,
-                                const size_t bytes, moe_unpack_rows *unpack) {
+/* moe_dot_panel for types without a way of their own: the steps of the panel, multiplied at once */
+MOE_INLINE __m512 moe_sink_panel(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows, const uint8_t *next,
+                                 const moe_kind kind, const size_t bytes, moe_unpack_rows *unpack) {
     uint8_t copy[16 * 256];
     int32_t start[16] __attribute__((aligned(64)));
     moe_sink sink = {.kind = kind, .x = m->x, .start = start};
@@ -128,37 +119,10 @@ MOE_INLINE __m512 moe_dot_panel(const moe_mul *m, const uint8_t *w, size_t w_str
         moe_rows rows = n_rows < 16 ? moe_short_panel(w + b * bytes, w_stride, n_rows, bytes, copy)
                                     : moe_rows_at(w + b * bytes, w_stride, MOE_STREAM_AHEAD);
         if (kind.offset) _mm512_store_si512(start, moe_group_starts(kind, sink.x));
-        moe_fetch(&rows, bytes);
+        moe_fetch_for_dot(&rows, bytes, next, b);
         unpack(&rows, &sink);
     }
     return sink.acc;
-}
-
-/* Rows that a lane goes through one after another, so that 16 * that many rows are read as 16 streams which the prefetchers of the
- * CPU recognize. Streams a multiple of 1024 bytes apart would fall on the same lines of the first-level cache, which
- * has 8 to 12 ways; one row less helps where the row itself is no such multiple. */
-MOE_INLINE size_t moe_stream_rows(const moe_mul *m) {
-    size_t n = m->n_rows / 16;
-    for (size_t less = 0; less < 3 && less < n; less++)
-        if (((n - less) * m->w_stride + 32) % 1024 >= 64) return n - less;
-    return n;
-}
-
-typedef __m512 moe_panel_dot(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows);
-
-/* One activation row: streams, then what is left as panels of neighbours. */
-MOE_INLINE void moe_dot_rows(const moe_mul *m, moe_panel_dot *dot) {
-    const uint8_t *w = m->w;
-    size_t n = moe_stream_rows(m);
-    for (size_t r = 0; r < n; r++) {
-        float sum[16];
-        _mm512_storeu_ps(sum, dot(m, w + r * m->w_stride, n * m->w_stride, 16));
-        for (size_t i = 0; i < 16; i++) m->out[i * n + r] = sum[i];
-    }
-    for (size_t r = 16 * n; r < m->n_rows; r += 16) {
-        size_t rows = m->n_rows - r < 16 ? m->n_rows - r : 16;
-        _mm512_mask_storeu_ps(m->out + r, v16_mask(rows), dot(m, w + r * m->w_stride, m->w_stride, rows));
-    }
 }
 
 /* out = w x for more activation rows; all but m are constants */
@@ -189,16 +153,25 @@ MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t
         moe_multiply_panel(kind_##KIND, p, n_x, a, is_first);                                                   \
     }
 
-/* The kind may differ between the two ways, where a panel pays for more unpacking. */
-#define MOE_DERIVE_AVX512_256(NAME, DOT_KIND, PANEL_KIND)                                                              \
+/* DOT: a function of dot_avx512.h, for one activation row; ORDER: moe_dot_streams or moe_dot_neighbours. The kind may
+ * differ between the two ways, where a panel pays for more unpacking. */
+#define MOE_DERIVE_AVX512(NAME, DOT_KIND, PANEL_KIND, ORDER, PANEL, FUNCTION)                                           \
     _Static_assert(scales_first_##DOT_KIND == MOE_SCALES_FIRST_##NAME, "order of float sums of " #NAME);                \
     _Static_assert(scales_first_##PANEL_KIND == MOE_SCALES_FIRST_##NAME, "order of float sums of " #NAME);              \
-    static __m512 dot_panel_##NAME(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows) {               \
-        return moe_dot_panel(m, w, w_stride, n_rows, kind_##DOT_KIND, sizeof(block_##NAME), rows_avx512_##NAME);       \
+    static __m512 dot_panel_##NAME(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows,                  \
+                                   const uint8_t *next) {                                                              \
+        return PANEL(m, w, w_stride, n_rows, next, kind_##DOT_KIND, sizeof(block_##NAME), FUNCTION);                    \
     }                                                                                                                  \
     static void mul_mat_avx512_##NAME(const moe_mul *m) {                                                              \
-        if (m->n_x == 1) moe_dot_rows(m, dot_panel_##NAME);                                                            \
+        if (m->n_x == 1) ORDER(m, dot_panel_##NAME);                                                                   \
         else moe_gemm_256(m, kind_##PANEL_KIND, sizeof(block_##NAME), rows_avx512_##NAME, multiply_##PANEL_KIND);      \
     }
+
+/* a type with dots_avx512_<NAME> of its own for one activation row */
+#define MOE_DERIVE_AVX512_DOT(NAME, DOT_KIND, PANEL_KIND, ORDER) \
+    MOE_DERIVE_AVX512(NAME, DOT_KIND, PANEL_KIND, ORDER, moe_dot_panel, dots_avx512_##NAME)
+/* a type without */
+#define MOE_DERIVE_AVX512_256(NAME, DOT_KIND, PANEL_KIND) \
+    MOE_DERIVE_AVX512(NAME, DOT_KIND, PANEL_KIND, moe_dot_streams, moe_sink_panel, rows_avx512_##NAME)
 
 #endif

@@ -47,12 +47,33 @@ MOE_INLINE const uint8_t *moe_row(const moe_rows *r, const int i) {
     return r->p[i / 4] + (i % 4 == 3 ? r->stride3 : (size_t)(i % 4) * r->stride);
 }
 
+/* 16 rows from fewer: the last ones of w, copied block by block so that nothing past them is read */
+MOE_INLINE moe_rows moe_short_panel(const uint8_t *w, size_t w_stride, size_t n_rows, size_t bytes, uint8_t *copy) {
+    for (size_t i = 0; i < n_rows; i++) memcpy(copy + i * bytes, w + i * w_stride, bytes);
+    memset(copy + n_rows * bytes, 0, (16 - n_rows) * bytes);
+    return moe_rows_at(copy, bytes, 0);
+}
+
 /* Has the block `ahead` bytes further on in every row brought into the second-level cache: not into the first, whose few fill
  * buffers would then be the limit. The addresses may lie past the end of w. */
 MOE_INLINE void moe_fetch(const moe_rows *r, const size_t bytes) {
     for (size_t off = 0; off + 32 < bytes; off += 64)
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++) _mm_prefetch((const char *)moe_row(r, i) + off + r->ahead, _MM_HINT_T1);
+}
+
+#define MOE_STREAM_AHEAD 1024 /* bytes that a stream of rows is fetched ahead; 512 to 4096 are equal */
+
+/* n bytes in the order of the memory */
+MOE_INLINE void moe_fetch_bytes(const uint8_t *p, size_t n) {
+    for (size_t off = 0; off < n; off += 64) _mm_prefetch((const char *)p + off, _MM_HINT_T1);
+}
+
+/* Before block b of 16 rows: fetches the same part of the 16 neighbours at `next`; where that is NULL, what lies ahead in
+ * every row. */
+MOE_INLINE void moe_fetch_for_dot(const moe_rows *r, const size_t bytes, const uint8_t *next, size_t b) {
+    if (next) moe_fetch_bytes(next + 16 * bytes * b, 16 * bytes);
+    else moe_fetch(r, bytes);
 }
 
 /* Loads before this stay before it. A row's first lines are to be touched first: the prefetchers of the CPU do

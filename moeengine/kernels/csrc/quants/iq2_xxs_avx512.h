@@ -50,18 +50,26 @@ MOE_INLINE __m512i moe_odd(__m512i v, const int mask) {
     return _mm512_ternarylogic_epi32(v, _mm512_set1_epi32(mask), _mm512_set1_epi32(1), 0xea); /* (v & mask) | 1 */
 }
 
-/* a group of 32: four indices and the word with signs and scale */
-MOE_INLINE void moe_iq2_xxs_group(moe_sink *s, const int g, __m512i index, __m512i word) {
+/* Index bytes of the 8 weights of four indices a lane: pair[p / 2] for weight p. word: their signs. */
+MOE_INLINE void moe_iq2_xxs_pairs(__m512i index, __m512i word, __m512i pair[4]) {
     __mmask64 upper = _mm512_movepi8_mask(index);
-    __m512i signs = moe_spread_7(word), pair[2];
-    moe_sink_group(s, g);
+    __m512i signs = moe_spread_7(word);
     moe_iq2_pairs(moe_lookup_256(moe_codes_iq2_xxs[0], index, upper),
                   moe_move_bits(signs, MOE_BIT_ROWS(4, 8, 0, 0, 1, 2, 0, 0)), pair);
-    moe_iq2_steps(s, 8 * g, pair);
     moe_iq2_pairs(moe_lookup_256(moe_codes_iq2_xxs[1], index, upper),
-                  moe_move_bits(signs, MOE_BIT_ROWS(64, 127, 0, 0, 16, 32, 0, 0)), pair);
-    moe_iq2_steps(s, 8 * g + 4, pair);
-    moe_sink_scale(s, g, moe_odd(_mm512_srli_epi32(word, 27), 0x1e));
+                  moe_move_bits(signs, MOE_BIT_ROWS(64, 127, 0, 0, 16, 32, 0, 0)), pair + 2);
+}
+
+MOE_INLINE __m512i moe_scale_iq2_xxs(__m512i word) { return moe_odd(_mm512_srli_epi32(word, 27), 0x1e); }
+
+/* a group of 32: four indices and the word with signs and scale */
+MOE_INLINE void moe_iq2_xxs_group(moe_sink *s, const int g, __m512i index, __m512i word) {
+    __m512i pair[4];
+    moe_sink_group(s, g);
+    moe_iq2_xxs_pairs(index, word, pair);
+    moe_iq2_steps(s, 8 * g, pair);
+    moe_iq2_steps(s, 8 * g + 4, pair + 2);
+    moe_sink_scale(s, g, moe_scale_iq2_xxs(word));
 }
 
 MOE_INLINE void rows_avx512_IQ2_XXS(const moe_rows *r, moe_sink *s) {
@@ -75,4 +83,51 @@ MOE_INLINE void rows_avx512_IQ2_XXS(const moe_rows *r, moe_sink *s) {
     __m512 d = moe_load_halves(r, offsetof(block_IQ2_XXS, d));
     moe_sink_finish(s, _mm512_mul_ps(d, _mm512_set1_ps(0.125f)), d);
 }
-MOE_DERIVE_AVX512_256(IQ2_XXS, signed8_planes, signed8_planes)
+
+/* ---- one activation row: two rows of weights at a time. A register holds in its 128-bit lane L groups 2*L and 2*L + 1
+ * of the first row, then those of the second. ---- */
+
+/* Activations in that order: x[p] has those of weight p; start: -64 * sum of every group */
+MOE_INLINE void moe_order_iq2_xxs(const block_x_q8_K *b, __m512i x[8], __m512i *start) {
+    const __m512i first = _mm512_set_epi32(28, 20, 28, 20, 12, 4, 12, 4, 24, 16, 24, 16, 8, 0, 8, 0);
+    const __m512i q0 = _mm512_load_si512(b->q), q1 = _mm512_load_si512(b->q + 64), q2 = _mm512_load_si512(b->q + 128),
+                  q3 = _mm512_load_si512(b->q + 192);
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; p++) {
+        const __m512i index = _mm512_add_epi32(first, _mm512_set1_epi32(p));
+        __m512i lo = _mm512_permutex2var_epi32(q0, index, q1), hi = _mm512_permutex2var_epi32(q2, index, q3);
+        x[p] = _mm512_shuffle_i64x2(lo, hi, 0x44);
+        x[p + 4] = _mm512_shuffle_i64x2(lo, hi, 0xee);
+    }
+    __m256i sums = _mm256_mullo_epi32(_mm256_cvtepi16_epi32(_mm_load_si128((const void *)b->sum32)), _mm256_set1_epi32(-64));
+    *start = _mm512_permutexvar_epi64(_mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0), _mm512_zextsi256_si512(sums));
+}
+
+/* scaled sums of rows i and i + 1 */
+MOE_INLINE __m512i moe_dot_iq2_xxs(const moe_rows *r, const int i, const __m512i x[8], __m512i sum) {
+    __m512 a = _mm512_castsi512_ps(moe_row_64(r, i, offsetof(block_IQ2_XXS, qs)));
+    __m512 b = _mm512_castsi512_ps(moe_row_64(r, i + 1, offsetof(block_IQ2_XXS, qs)));
+    __m512i word = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)), pair[4];
+    moe_iq2_xxs_pairs(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)), word, pair);
+#pragma GCC unroll 8
+    for (int p = 0; p < 8; p++) {
+        __m512i w = _mm512_permutexvar_epi8(pair[p / 2], _mm512_load_si512(moe_iq2_weights[p % 4]));
+        sum = _mm512_dpbusd_epi32(sum, w, x[p]);
+    }
+    return _mm512_mullo_epi32(sum, moe_scale_iq2_xxs(word));
+}
+
+MOE_INLINE moe_sums dots_avx512_IQ2_XXS(const moe_rows *r, const block_x_q8_K *b) {
+    __m512i x[8], start, four[4];
+    moe_order_iq2_xxs(b, x, &start);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        __m512 s0 = _mm512_castsi512_ps(moe_dot_iq2_xxs(r, 4 * q, x, start));
+        __m512 s1 = _mm512_castsi512_ps(moe_dot_iq2_xxs(r, 4 * q + 2, x, start));
+        four[q] = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(s0, s1, 0x88)),
+                                   _mm512_castps_si512(_mm512_shuffle_ps(s0, s1, 0xdd)));
+    }
+    __m512 d = moe_load_halves(r, offsetof(block_IQ2_XXS, d));
+    return (moe_sums){moe_add_lanes(four), start, _mm512_mul_ps(d, _mm512_set1_ps(0.125f)), d};
+}
+MOE_DERIVE_AVX512_DOT(IQ2_XXS, signed8_planes, signed8_planes, moe_dot_neighbours)

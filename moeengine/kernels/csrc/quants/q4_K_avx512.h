@@ -46,4 +46,59 @@ MOE_INLINE void rows_avx512_Q4_K(const moe_rows *r, moe_sink *s) {
     }
     moe_finish_k4(s, &head);
 }
-MOE_DERIVE_AVX512_256(Q4_K, min8, min8)
+/* sum of min * activations of 16 rows */
+MOE_INLINE __m512i moe_min_sums_k4(const moe_head_k4 *head, const block_x_q8_K *b) {
+    __m512i s = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++)
+        s = _mm512_dpwssd_epi32(s, moe_byte_pair(head->mn[k / 2], k % 2 * 2), moe_broadcast_4(b->sum32 + 2 * k));
+    return s;
+}
+
+/* ---- one activation row ---- */
+
+/* Activations in the order of 64 bytes of nibbles: x[0], x[1] for the low and high ones of the first 64 bytes, x[2],
+ * x[3] of the others */
+MOE_INLINE void moe_order_nibbles(const block_x_q8_K *b, __m512i x[4]) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        __m512i lo = _mm512_load_si512(b->q + 128 * h), hi = _mm512_load_si512(b->q + 128 * h + 64);
+        x[2 * h] = _mm512_shuffle_i64x2(lo, hi, 0x44);
+        x[2 * h + 1] = _mm512_shuffle_i64x2(lo, hi, 0xee);
+    }
+}
+
+/* the four scales at p, as moe_dot_two has their groups */
+MOE_INLINE __m512i moe_spread_scales(const uint32_t *p) {
+    const __m512i index = _mm512_set_epi64(0x0003000300030003, 0x0002000200020002, 0x0003000300030003, 0x0002000200020002,
+                                           0x0001000100010001, 0, 0x0001000100010001, 0);
+    return _mm512_maskz_shuffle_epi8(0x5555555555555555, _mm512_set1_epi32((int)*p), index);
+}
+
+/* A sum of four is at most 15 * 128 * 4 < 2^15. */
+MOE_INLINE moe_sums dots_avx512_Q4_K(const moe_rows *r, const block_x_q8_K *b) {
+    const __m512i m4 = _mm512_set1_epi8(0x0f), zero[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    const moe_head_k4 head = moe_load_head_k4(r);
+    moe_row_words sc[2];
+    __m512i x[4], four[4];
+    moe_store_words(&sc[0], head.sc[0]);
+    moe_store_words(&sc[1], head.sc[1]);
+    moe_order_nibbles(b, x);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        __m512i v[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            v[i] = zero[0];
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+                __m512i w = moe_row_64(r, 4 * q + i, offsetof(block_Q4_K, qs) + 64 * (size_t)h);
+                __m512i s = moe_dot_two(_mm512_and_si512(w, m4), moe_high_nibbles(w), x + 2 * h, zero);
+                v[i] = _mm512_dpwssd_epi32(v[i], s, moe_spread_scales(&sc[h].row[4 * q + i]));
+            }
+        }
+        four[q] = moe_add_four(v);
+    }
+    return (moe_sums){moe_add_lanes(four), moe_min_sums_k4(&head, b), head.d, head.dmin};
+}
+MOE_DERIVE_AVX512_DOT(Q4_K, min8, min8, moe_dot_streams)
