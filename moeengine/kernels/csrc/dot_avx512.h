@@ -25,6 +25,13 @@ MOE_INLINE __m512i moe_add_lanes(const __m512i q[4]) {
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
+/* ---- pieces of rows ---- */
+
+/* matrix of vgf2p8affineqb: bit i of a result byte is the parity of (argument & mask i) */
+#define MOE_BIT_ROWS(m0, m1, m2, m3, m4, m5, m6, m7)                                                              \
+    ((uint64_t)(m0) << 56 | (uint64_t)(m1) << 48 | (uint64_t)(m2) << 40 | (uint64_t)(m3) << 32 | (uint64_t)(m4) << 24 | \
+     (uint64_t)(m5) << 16 | (uint64_t)(m6) << 8 | (uint64_t)(m7))
+
 /* 64 bytes of a row, loaded once: compilers would make it a memory operand of every use, and most cross a line */
 MOE_INLINE __m512i moe_row_64(const moe_rows *r, const int i, size_t off) {
     __m512i v = _mm512_loadu_si512(moe_row(r, i) + off);
@@ -32,7 +39,12 @@ MOE_INLINE __m512i moe_row_64(const moe_rows *r, const int i, size_t off) {
     return v;
 }
 
-/* 4 numbers a row, to be loaded row by row: compilers would otherwise take them out of the registers they come from */
+/* 32 bytes of a row in both halves */
+MOE_INLINE __m512i moe_row_32_twice(const moe_rows *r, const int i, size_t off) {
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(moe_row(r, i) + off)));
+}
+
+/* 4 bytes a row, to be loaded row by row: compilers would otherwise take them out of the registers they come from */
 typedef struct moe_row_words {
     uint32_t row[16];
 } __attribute__((aligned(64))) moe_row_words;
@@ -44,7 +56,7 @@ MOE_INLINE void moe_store_words(moe_row_words *w, __m512i v) {
 
 /* the high nibbles of all bytes */
 MOE_INLINE __m512i moe_high_nibbles(__m512i v) {
-    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0);
+    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64((long long)MOE_BIT_ROWS(16, 32, 64, 128, 0, 0, 0, 0)), 0);
 }
 
 /* Sums of four products of two vectors, as 16 bits: in each 128-bit lane four of a, then four of b. start: what they

@@ -10,11 +10,6 @@
  * Signs: vpmultishiftqb puts the 7 bits of an index into a byte, vgf2p8affineqb moves each to where the
  * weight tables want it; the eighth sign, the parity of the seven, is one more row of its bit matrix. */
 
-/* matrix of vgf2p8affineqb: bit i of a result byte is the parity of (argument & mask i) */
-#define MOE_BIT_ROWS(m0, m1, m2, m3, m4, m5, m6, m7)                                                              \
-    ((uint64_t)(m0) << 56 | (uint64_t)(m1) << 48 | (uint64_t)(m2) << 40 | (uint64_t)(m3) << 32 | (uint64_t)(m4) << 24 | \
-     (uint64_t)(m5) << 16 | (uint64_t)(m6) << 8 | (uint64_t)(m7))
-
 MOE_INLINE __m512i moe_move_bits(__m512i v, const uint64_t rows) {
     return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64((long long)rows), 0);
 }

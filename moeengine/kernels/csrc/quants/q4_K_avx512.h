@@ -75,8 +75,15 @@ MOE_INLINE __m512i moe_spread_scales(const uint32_t *p) {
     return _mm512_maskz_shuffle_epi8(0x5555555555555555, _mm512_set1_epi32((int)*p), index);
 }
 
-/* A sum of four is at most 15 * 128 * 4 < 2^15. */
-MOE_INLINE moe_sums dots_avx512_Q4_K(const moe_rows *r, const block_x_q8_K *b) {
+/* bit `low` of the bytes of the lower half of v, bit `high` of the others, as bit 4 */
+MOE_INLINE __m512i moe_bit_4(__m512i v, const int low, const int high) {
+    const long long l = (long long)MOE_BIT_ROWS(0, 0, 0, 0, 1 << low, 0, 0, 0), h = (long long)MOE_BIT_ROWS(0, 0, 0, 0, 1 << high, 0, 0, 0);
+    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set_epi64(h, h, h, h, l, l, l, l), 0);
+}
+
+/* Q4_K and Q5_K: offsets of qs and, where there are fifth bits, of qh, else 0. A sum of four is at most
+ * 31 * 128 * 4 < 2^15. */
+MOE_INLINE moe_sums moe_dots_k4(const moe_rows *r, const block_x_q8_K *b, const size_t qs, const size_t qh) {
     const __m512i m4 = _mm512_set1_epi8(0x0f), zero[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     const moe_head_k4 head = moe_load_head_k4(r);
     moe_row_words sc[2];
@@ -89,16 +96,25 @@ MOE_INLINE moe_sums dots_avx512_Q4_K(const moe_rows *r, const block_x_q8_K *b) {
         __m512i v[4];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
+            __m512i bits = qh ? moe_row_32_twice(r, 4 * q + i, qh) : zero[0];
             v[i] = zero[0];
 #pragma GCC unroll 2
             for (int h = 0; h < 2; h++) {
-                __m512i w = moe_row_64(r, 4 * q + i, offsetof(block_Q4_K, qs) + 64 * (size_t)h);
-                __m512i s = moe_dot_two(_mm512_and_si512(w, m4), moe_high_nibbles(w), x + 2 * h, zero);
-                v[i] = _mm512_dpwssd_epi32(v[i], s, moe_spread_scales(&sc[h].row[4 * q + i]));
+                __m512i w = moe_row_64(r, 4 * q + i, qs + 64 * (size_t)h);
+                __m512i lo = _mm512_and_si512(w, m4), hi = moe_high_nibbles(w);
+                if (qh) {
+                    lo = _mm512_or_si512(lo, moe_bit_4(bits, 4 * h, 4 * h + 2));
+                    hi = _mm512_or_si512(hi, moe_bit_4(bits, 4 * h + 1, 4 * h + 3));
+                }
+                v[i] = _mm512_dpwssd_epi32(v[i], moe_dot_two(lo, hi, x + 2 * h, zero), moe_spread_scales(&sc[h].row[4 * q + i]));
             }
         }
         four[q] = moe_add_four(v);
     }
     return (moe_sums){moe_add_lanes(four), moe_min_sums_k4(&head, b), head.d, head.dmin};
+}
+
+MOE_INLINE moe_sums dots_avx512_Q4_K(const moe_rows *r, const block_x_q8_K *b) {
+    return moe_dots_k4(r, b, offsetof(block_Q4_K, qs), 0);
 }
 MOE_DERIVE_AVX512_DOT(Q4_K, min8, min8, moe_dot_streams)

@@ -28,4 +28,8 @@ MOE_INLINE void rows_avx512_Q5_K(const moe_rows *r, moe_sink *s) {
     }
     moe_finish_k4(s, &head);
 }
-MOE_DERIVE_AVX512_256(Q5_K, min8, min8)
+
+MOE_INLINE moe_sums dots_avx512_Q5_K(const moe_rows *r, const block_x_q8_K *b) {
+    return moe_dots_k4(r, b, offsetof(block_Q5_K, qs), offsetof(block_Q5_K, qh));
+}
+MOE_DERIVE_AVX512_DOT(Q5_K, min8, min8, moe_dot_streams)

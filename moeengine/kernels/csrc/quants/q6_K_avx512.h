@@ -34,4 +34,55 @@ MOE_INLINE void rows_avx512_Q6_K(const moe_rows *r, moe_sink *s) {
     __m512 d = moe_load_halves(r, offsetof(block_Q6_K, d));
     moe_sink_finish(s, d, d);
 }
-MOE_DERIVE_AVX512_256(Q6_K, signed16, signed16)
+
+/* ---- one activation row ---- */
+
+/* the high bits of quarter q in the lower half of qh and of quarter q + 1 in the other, as bits 4 and 5 */
+MOE_INLINE __m512i moe_high_bits_q6_twice(__m512i qh, const int q) {
+    const long long l = (long long)MOE_BIT_ROWS(0, 0, 0, 0, 1 << 2 * q, 2 << 2 * q, 0, 0);
+    const long long h = (long long)MOE_BIT_ROWS(0, 0, 0, 0, 4 << 2 * q, 8 << 2 * q, 0, 0);
+    return _mm512_gf2p8affine_epi64_epi8(qh, _mm512_set_epi64(h, h, h, h, l, l, l, l), 0);
+}
+
+/* 16 scales of a row, 16 bits each, as moe_dot_two has the groups of half `half` of the block */
+MOE_INLINE __m512i moe_spread_scales_q6(__m512i sc, const int half) {
+    const __m512i index = _mm512_set_epi64(0x0007000700070007, 0x0003000300030003, 0x0006000600060006, 0x0002000200020002,
+                                           0x0005000500050005, 0x0001000100010001, 0x0004000400040004, 0);
+    return _mm512_permutexvar_epi16(_mm512_add_epi16(index, _mm512_set1_epi16((short)(8 * half))), sc);
+}
+
+/* Sums start where they would be if all weights were -32: a sum of four is then within 32 * 128 * 4 < 2^15. */
+MOE_INLINE moe_sums dots_avx512_Q6_K(const moe_rows *r, const block_x_q8_K *b) {
+    const __m512i m4 = _mm512_set1_epi8(0x0f);
+    __m512i x[4], start[4], four[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        x[k] = _mm512_load_si512(b->q + 64 * k);
+        start[k] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(32), x[k]);
+        start[k] = _mm512_sub_epi32(_mm512_setzero_si512(), start[k]);
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        __m512i v[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            const int row = 4 * q + i;
+            const __m512i ql[2] = {moe_row_64(r, row, offsetof(block_Q6_K, ql)), moe_row_64(r, row, offsetof(block_Q6_K, ql) + 64)};
+            moe_keep_order();
+            __m512i sc = _mm512_zextsi256_si512(_mm256_cvtepi8_epi16(moe_row_16(r, offsetof(block_Q6_K, scales), row)));
+            v[i] = _mm512_setzero_si512();
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+                __m512i w = ql[h];
+                __m512i qh = moe_row_32_twice(r, row, offsetof(block_Q6_K, qh) + 32 * (size_t)h);
+                __m512i lo = moe_or_and(moe_high_bits_q6_twice(qh, 0), w, m4);
+                __m512i hi = _mm512_or_si512(moe_high_bits_q6_twice(qh, 2), moe_high_nibbles(w));
+                v[i] = _mm512_dpwssd_epi32(v[i], moe_dot_two(lo, hi, x + 2 * h, start + 2 * h), moe_spread_scales_q6(sc, h));
+            }
+        }
+        four[q] = moe_add_four(v);
+    }
+    __m512 d = moe_load_halves(r, offsetof(block_Q6_K, d));
+    return (moe_sums){moe_add_lanes(four), start[0], d, d};
+}
+MOE_DERIVE_AVX512_DOT(Q6_K, signed16, signed16, moe_dot_streams)
