@@ -134,6 +134,18 @@ def test_product_of_extremes(isa, name):
 
 
 @pytest.mark.parametrize("name", QUANTS)
+def test_one_activation_row_is_a_row_of_many(isa, name):
+    """Decode has kernels of its own: any number of rows, one block a row, codes and scales at their ends."""
+    rng = np.random.default_rng(11)
+    raw = np.concatenate([random_raw(rng, name, (16,), 256), extreme_raw(name, 256), random_raw(rng, name, (26,), 256)])
+    x = np.concatenate([rng.standard_normal((2, 256), np.float32), extreme_activations(rng, 256)])
+    want = kernels.mul_mat(raw, name, x)
+    for n in (1, 2, 15, 16, 17, 31, 32, 33, 48, 50):
+        for t in range(len(x)):
+            np.testing.assert_array_equal(kernels.mul_mat(raw[:n], name, x[t : t + 1])[0], want[t, :n])
+
+
+@pytest.mark.parametrize("name", QUANTS)
 def test_same_bytes_on_every_isa(name):
     rng = np.random.default_rng(5)
     raw = np.concatenate([random_raw(rng, name, (37,), 768), extreme_raw(name, 768)])
