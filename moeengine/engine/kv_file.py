@@ -9,8 +9,6 @@ offset  bytes  field
 
 import hashlib
 import json
-import os
-import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from moeengine.errors import ConfigError
+from moeengine.loader.whole_file import whole_file
 
 MAGIC = b"MOEKV001"
 MAX_HEADER_BYTES = 1 << 24
@@ -41,8 +40,7 @@ def fingerprint(model_file):
 
 
 def save(path, model_file, tokens, context):
-    """Write the file beside `path` and move it there: whole or not at all. OSError."""
-    path = Path(path)
+    """Write the file whole or not at all. OSError: see `whole_file`."""
     ids = np.asarray(tokens, "<i4")
     kv = np.ascontiguousarray(context.kv_state(len(tokens)), "<u2")
     header = json.dumps(
@@ -53,17 +51,9 @@ def save(path, model_file, tokens, context):
             "crc32": zlib.crc32(kv.data, zlib.crc32(ids.data)),
         }
     ).encode()
-    fd, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            for data in (MAGIC, len(header).to_bytes(4, "little"), header, ids.data, kv.data):
-                file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole_file(path) as file:
+        for data in (MAGIC, len(header).to_bytes(4, "little"), header, ids.data, kv.data):
+            file.write(data)
 
 
 def load(path, model_file, n_vocab):

@@ -6,15 +6,14 @@ u32 layers; a layer: u32 experts (0: it has none); an expert: u64 offset and u64
 
 import os
 import struct
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from moeengine.errors import ConfigError
 from moeengine.loader.banks import all_banks
 from moeengine.loader.messages import plural, shown_path
+from moeengine.loader.whole_file import whole_file
 
 MAGIC = b"WEEPF001"
 MAX_BYTES = 1 << 30  # of a map; far above the largest model
@@ -74,16 +73,9 @@ def to_bytes(expert_map):
 
 
 def write_map(path, expert_map):
-    """Write the file beside `path` and move it there: whole or not at all. OSError."""
-    path = Path(path)
-    fd, temporary = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(to_bytes(expert_map))
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Write the file whole or not at all. OSError: see `whole_file`."""
+    with whole_file(path) as file:
+        file.write(to_bytes(expert_map))
 
 
 def from_bytes(data, path):

@@ -6,13 +6,12 @@ for strings that are no UTF-8; here an entry that is not changed is copied as th
 
 import os
 import struct
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from moeengine.errors import ConfigError, SupplyError
+from moeengine.loader.whole_file import whole_file
 
 VERSION = 3
 _SIZES = {
@@ -113,31 +112,13 @@ def replacing(path):
     ConfigError     the folder does not exist
     SupplyError     the file cannot be written
     """
-    path = Path(path)
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise ConfigError(f"{path}: no folder {folder} to write into")
     try:
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"{path}: no folder {path.parent} to write into") from None
-    except OSError as error:
-        raise SupplyError(f"{path}: cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(fd, "wb") as file:
+        with whole_file(path) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
     except OSError as error:
-        os.unlink(temporary)
         if isinstance(error, SupplyError):
             raise
         raise SupplyError(f"{path}: cannot be written: {error.strerror}") from error
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
