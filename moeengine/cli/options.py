@@ -2,7 +2,6 @@
 
 import argparse
 from dataclasses import fields
-from pathlib import Path
 
 from moeengine import config
 from moeengine.config import EngineConfig, GenerationParams, SamplingParams
@@ -13,6 +12,7 @@ _DEFAULTS = {
     for kind in (EngineConfig, GenerationParams, SamplingParams)
     for f in fields(kind)
 }
+MAX_TEXT_BYTES = 1 << 26  # of a prompt; what never ends, such as a device, would take all memory
 _NUMBERS = {int: "N", float: "X"}  # metavar of a type, or else of a field
 _WORDS = {"cache_mb": "MB", "memory_budget": "SIZE", "warm_experts": "FILE"}
 
@@ -210,17 +210,20 @@ def read_text(args, stdin):
 
     Raises
     ------
-    ConfigError              it is not UTF-8
+    ConfigError              it is not UTF-8, or longer than MAX_TEXT_BYTES
     OSError
     """
     if args.prompt is not None:
         return args.prompt
     if args.file is not None and args.file != "-":
-        data, name = Path(args.file).read_bytes(), args.file
+        with open(args.file, "rb") as file:
+            data, name = file.read(MAX_TEXT_BYTES + 1), args.file
     elif args.file is None and stdin.isatty():
         args.parser.error("found no text, expected -p TEXT, -f FILE or text on standard input")
     else:
-        data, name = stdin.buffer.read(), "standard input"
+        data, name = stdin.buffer.read(MAX_TEXT_BYTES + 1), "standard input"
+    if len(data) > MAX_TEXT_BYTES:
+        raise ConfigError(f"{name}: found more than {MAX_TEXT_BYTES} bytes, expected at most that")
     text = utf8(data, name)
     return text[:-1].removesuffix("\r") if text.endswith("\n") else text
 

@@ -71,6 +71,15 @@ def test_a_file_that_is_no_text(model, capsys, tmp_path):
     assert "byte 2" in capsys.readouterr().err
 
 
+def test_a_text_that_never_ends(model, capsys, monkeypatch):
+    monkeypatch.setattr("moeengine.cli.options.MAX_TEXT_BYTES", 1000)
+    assert generate("-f", "/dev/zero") == 1
+    assert "/dev/zero: found more than 1000 bytes" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", Stdin(b"a" * 1001))
+    assert generate() == 1
+    assert "standard input: found more than" in capsys.readouterr().err
+
+
 def test_options_reach_the_engine(model, capsys):
     model.say(3, [*b"stop here", EOS])
     assert generate("-p", "ab", "--stop", "here", "--stop", "zzz") == 0
