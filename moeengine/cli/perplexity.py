@@ -41,10 +41,12 @@ def run(args):
 def _run(engine, text, args):
     n_ctx, bos = engine.n_ctx, engine.tokenizer.bos_id if engine.tokenizer.add_bos else None
     tokens = engine.tokenize(text)
-    first = n_ctx // 2 if args.scored_from is None else args.scored_from
+    if n_ctx < 2:
+        raise ConfigError("ctx: found 1, expected at least 2 tokens in a window: one to see and one to foretell")
+    first = min(n_ctx // 2, n_ctx - 2) if args.scored_from is None else args.scored_from
     stride = n_ctx if args.stride is None else args.stride
-    if not 0 <= first < n_ctx:
-        raise ConfigError(f"from: found {first}, expected 0 to {n_ctx - 1}, one less than the window")
+    if not 0 <= first < n_ctx - 1:
+        raise ConfigError(f"from: found {first}, expected 0 to {n_ctx - 2}, two less than the window")
     if not 1 <= stride:
         raise ConfigError(f"stride: found {stride}, expected at least 1")
     if len(tokens) < n_ctx:

@@ -82,7 +82,8 @@ def hit_rates(chosen, n_expert, share, policy):
 
 
 def _print(layers, chosen, counts, rates):
-    repeats = (chosen[:, 1:, :, None] == chosen[:, :-1, None, :]).any(-1).mean((1, 2))
+    again = (chosen[:, 1:, :, None] == chosen[:, :-1, None, :]).any(-1)
+    repeats = again.sum((1, 2)) / max(1, again[0].size)  # one token alone has none before it
     for il, row, repeat in zip(layers, counts, repeats):
         top = np.sort(row)[::-1]
         share = top[: max(1, len(top) // 4)].sum() / max(1, row.sum())

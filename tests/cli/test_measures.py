@@ -36,8 +36,9 @@ def test_perplexity(capsys, options, first):
 
 
 @pytest.mark.parametrize("options, message", [
-    (("-c", "4000"), "expected at least a window of 4000"), (("-c", "32", "--from", "32"), "expected 0 to 31"),
+    (("-c", "4000"), "expected at least a window of 4000"), (("-c", "32", "--from", "32"), "expected 0 to 30"),
     (("-c", "32", "--stride", "0"), "stride: found 0"), (("-c", "32", "--from", "-1"), "found -1"),
+    (("-c", "32", "--from", "31"), "expected 0 to 30"), (("-c", "1"), "expected at least 2"),
 ])  # fmt: skip
 def test_perplexity_refuses(capsys, options, message):
     assert main(["perplexity", "-p", TEXT, *options]) == 1

@@ -33,6 +33,11 @@ def test_saved_experts_warm_a_cache(tmp_path, capsys):
     assert stats["supply"]["cache_used"] >= min(len(experts), 30)
 
 
+def test_one_token_has_none_before_it(tmp_path, capsys):
+    assert main(["trace", "-m", str(write_model(tmp_path)), "-p", "a", "-n", "0"]) == 0
+    assert "nan" not in capsys.readouterr().out
+
+
 def test_another_file_is_refused(tmp_path, capsys):
     path, other = write_model(tmp_path), tmp_path / "other.json"
     for text in ("", "[]", '{"experts": [1]}'):
