@@ -65,8 +65,11 @@ static int axpy(size_t n, float factor, const float *x, float *y) {
     return v16_hsum(zeros) == 0.0f;
 }
 
+/* As in ggml, what is left of a row after whole vectors goes through the C library's exp. */
 static void silu_mul(size_t n, const float *gate, const float *up, float *y) {
-    MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_silu(a), b));
+    const size_t whole = n & ~(size_t)15;
+    MOE_ROW_LOOP(whole, gate, up, y, v16_mul(v16_silu(a), b));
+    for (size_t i = whole; i < n; i++) y[i] = gate[i] / (1.0f + f32_exp(-gate[i])) * up[i];
 }
 
 static void gelu_mul(size_t n, const float *gate, const float *up, float *y) {
@@ -115,24 +118,29 @@ static void f16_to_f32(size_t n, const uint16_t *x, float *y) {
     if (i < n) v16_store_n(y + i, v16_load_f16_n(x + i, n - i), n - i);
 }
 
+/* The sum is double, of the sums of 16, as in ggml; the rest of a row as in silu_mul. */
 static int softmax(size_t n, float *x) {
+    const size_t whole = n & ~(size_t)15;
     const v16f lowest = v16_set1(-INFINITY);
-    v16f top = lowest, sum = v16_zero();
+    v16f top = lowest;
+    double total = 0;
     for (size_t i = 0; i < n; i += 16) {
         size_t m = n - i < 16 ? n - i : 16;
         top = v16_max(v16_first(m, load_lanes(x + i, m), lowest), top);
     }
     float max = v16_hmax(top);
     if (!(max - max == 0.0f)) return 0;
-    for (size_t i = 0; i < n; i += 16) {
-        size_t m = n - i < 16 ? n - i : 16;
-        v16f e = v16_exp(v16_sub(load_lanes(x + i, m), v16_set1(max)));
-        store_lanes(x + i, e, m);
-        sum = v16_add(sum, v16_first(m, e, v16_zero()));
+    for (size_t i = 0; i < whole; i += 16) {
+        v16f e = v16_exp(v16_sub(v16_load(x + i), v16_set1(max)));
+        v16_store(x + i, e);
+        total += (double)v16_hsum(e);
     }
-    float total = v16_hsum(sum);
-    if (!(total - total == 0.0f)) return 0; /* a NaN that is not the maximum */
-    v16f inv = v16_set1(1.0f / total);
+    for (size_t i = whole; i < n; i++) {
+        x[i] = f32_exp(x[i] - max);
+        total += (double)x[i];
+    }
+    if (!(total - total == 0.0)) return 0; /* a NaN that is not the maximum */
+    v16f inv = v16_set1((float)(1.0 / total));
     MOE_ROW_LOOP(n, x, x, x, ((void)b, v16_mul(a, inv)));
     return 1;
 }

@@ -19,10 +19,35 @@ MOE_INLINE v16f v16_exp(v16f x) {
     return v16_scale2(v16_madd(v16_madd(high, r2, middle), r2, low), n);
 }
 
-MOE_INLINE float f32_exp(float x) {
-    float y[16];
-    v16_store(y, v16_exp(v16_set1(x)));
-    return y[0];
+/* 2^(i/32) */
+__attribute__((unused)) static const double exp2_32nds[32] = {
+    0x1.0000000000000p+0, 0x1.059b0d3158574p+0, 0x1.0b5586cf9890fp+0, 0x1.11301d0125b51p+0,
+    0x1.172b83c7d517bp+0, 0x1.1d4873168b9aap+0, 0x1.2387a6e756238p+0, 0x1.29e9df51fdee1p+0,
+    0x1.306fe0a31b715p+0, 0x1.371a7373aa9cbp+0, 0x1.3dea64c123422p+0, 0x1.44e086061892dp+0,
+    0x1.4bfdad5362a27p+0, 0x1.5342b569d4f82p+0, 0x1.5ab07dd485429p+0, 0x1.6247eb03a5585p+0,
+    0x1.6a09e667f3bcdp+0, 0x1.71f75e8ec5f74p+0, 0x1.7a11473eb0187p+0, 0x1.82589994cce13p+0,
+    0x1.8ace5422aa0dbp+0, 0x1.93737b0cdc5e5p+0, 0x1.9c49182a3f090p+0, 0x1.a5503b23e255dp+0,
+    0x1.ae89f995ad3adp+0, 0x1.b7f76f2fb5e47p+0, 0x1.c199bdd85529cp+0, 0x1.cb720dcef9069p+0,
+    0x1.d5818dcfba487p+0, 0x1.dfc97337b9b5fp+0, 0x1.ea4afa2a490dap+0, 0x1.f50765b6e4540p+0,
+};
+
+/* exp(x) as the C library of the measure computes it, bit for bit (glibc 2.27 to 2.40): x =
+ * (32 k + i + f) ln2 / 32, |f| <= 1/2; 2^k 2^(i/32) (1 + f (c2 + f (c1 + f c0))) in double, rounded once.
+ * It is not always the float32 nearest to exp(x), so a better exp would not do. */
+__attribute__((unused)) static float f32_exp(float x) {
+    if (!(x > -104.0f)) return x == x ? 0.0f : x;
+    if (x > 89.0f) return INFINITY;
+    const double scale = 0x1.71547652b82fep+5, round = 0x1.8p52;
+    const double shifted = __builtin_fma(scale, (double)x, round), n = shifted - round;
+    const double f = __builtin_fma(scale, (double)x, -n);
+    const int64_t k = (int64_t)n;
+    const double high = __builtin_fma(0x1.c6af84b912394p-20, f, 0x1.ebfce50fac4f3p-13);
+    const double low = __builtin_fma(0x1.62e42ff0c52d6p-6, f, 1.0);
+    union {
+        uint64_t u;
+        double d;
+    } power = {(uint64_t)(1023 + (k >> 5)) << 52};
+    return (float)(__builtin_fma(high, f * f, low) * (exp2_32nds[k & 31] * power.d));
 }
 
 /* x / (1 + e^-x) */
