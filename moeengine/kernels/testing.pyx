@@ -14,6 +14,7 @@ from .table cimport MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa,
 
 KV_TILE = MOE_KV_TILE
 KV_SEGMENT = MOE_KV_SEGMENT
+F16_POSITIONS = MOE_F16_POSITIONS
 
 
 def self_check():

@@ -6,6 +6,7 @@ import pytest
 from moeengine import graph
 from moeengine.errors import ConfigError, ContextOverflowError, GGUFError, NumericError
 from moeengine.kernels.threads import Team
+from moeengine.kernels.testing import F16_POSITIONS
 from moeengine.loader.model_file import ModelFile
 from tests.reference import reference_of
 from tests.tiny import write_tiny
@@ -86,8 +87,8 @@ def test_long_texts_equal_the_reference(tmp_path):
     tiny = write_tiny(tmp_path / "m.gguf", "qwen3moe", quant="F32", n_layer=1, n_ctx=1024)
     tokens = np.random.default_rng(1).integers(0, 200, 600).astype(np.int32)
     got, want = logits(load(tiny), tokens, n_ubatch=1024), reference_of(tiny)(tokens)
-    assert relative_error(got[128:], want[128:]) < 1e-4
-    assert relative_error(got[:128], want[:128]) < 1e-2
+    assert relative_error(got[F16_POSITIONS:], want[F16_POSITIONS:]) < 1e-4
+    assert relative_error(got[:F16_POSITIONS], want[:F16_POSITIONS]) < 1e-2
 
 
 @pytest.mark.parametrize("metadata, options", [

@@ -32,7 +32,7 @@ class Case:
         self.tiles = np.full((-(-n_ctx // TILE), dim_k, TILE), 0xFFFF, np.uint16)
         ops.k_store(keys, 0, self.tiles)
 
-    def __call__(self, rows=slice(None), split=False):
+    def __call__(self, rows=slice(None), split=False, f16=False):
         pick = lambda x: None if x is None else np.ascontiguousarray(x[rows])  # noqa: E731
         return ops.attention(
             pick(self.q),
@@ -44,6 +44,7 @@ class Case:
             softcap=self.softcap,
             sink=pick(self.sink),
             split=split,
+            f16=f16,
         )
 
     def tolerance(self):
@@ -128,6 +129,53 @@ def test_split_case_has_several_segments():
 def test_every_number_of_rows(n_q):
     case = Case(n_q, 90, 24, 40)
     assert np.abs(on_every_isa(case) - case.expected()).max() < case.tolerance()
+
+
+def f16_reference(case, i):
+    """Row i as attention_f16.h describes it, for dimensions that are a multiple of 64."""
+    f32, f16 = np.float32, np.float16
+    fma = lambda a, b, c: f32(np.float64(a) * np.float64(b) + np.float64(c))  # noqa: E731
+    q = case.q[i].astype(f16).astype(f32)
+    native = np.arange(case.values.shape[1]) < case.values.shape[1] // 128 * 128
+    best, total, out = f32(-np.inf), f32(0), np.zeros(case.values.shape[1], f32)
+    for key, value in zip(case.keys[: case.n_kv[i]].astype(f32), case.values[: case.n_kv[i]].astype(f32)):
+        strands = np.zeros(64, f32)
+        for d in range(0, len(q), 64):
+            strands = fma(key[d : d + 64], q[d : d + 64], strands)
+        while len(strands) > 1:
+            strands = strands[: len(strands) // 2] + strands[len(strands) // 2 :]
+        score, shrink, weight = strands[0] * f32(case.scale), f32(1), f32(1)
+        if score > best:
+            shrink, best = f32(np.exp(np.float64(best - score))), score
+        else:
+            weight = f32(np.exp(np.float64(score - best)))
+        m, w = (np.where(native, f32(f16(x)), x) for x in (shrink, weight))
+        if shrink != 1:
+            out = (out * m).astype(f16).astype(f32)
+        exact = value.astype(np.float64) * w + out
+        out = np.where(native, exact, exact.astype(f32)).astype(f16).astype(f32)
+        total = fma(total, shrink, weight)
+    return out * (f32(1) / total)
+
+
+@pytest.mark.parametrize("dim", [64, 128, 192, 256])
+def test_f16_rounding(dim):
+    case = Case(6, ops.F16_POSITIONS, dim, dim, seed=dim)
+    got = on_every_isa(lambda: case(f16=True))
+    want = np.array([f16_reference(case, i) for i in range(6)])
+    # exp of the C library is now and then one off the nearest: that can move a value by one F16 step
+    assert (got == want).mean() > 0.9 and np.abs(got - want).max() < 2.0**-10
+
+
+@pytest.mark.parametrize("dim_k, dim_v", [(64, 64), (128, 128), (80, 80), (24, 40), (1, 1), (200, 136), (192, 128)])
+def test_f16_rows_alone_and_among_others(dim_k, dim_v):
+    case = Case(9, ops.F16_POSITIONS, dim_k, dim_v)
+    case.values[100, 0] = np.inf
+    together = on_every_isa(lambda: case(f16=True))
+    for i in range(9):
+        assert_same_bytes(on_every_isa(lambda: case(slice(i, i + 1), f16=True)), together[i : i + 1])
+    finite = case.n_kv <= 100
+    assert np.abs(together[finite] - case.expected()[finite]).max() < 0.02
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

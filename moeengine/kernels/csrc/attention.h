@@ -14,7 +14,7 @@ static size_t attn_scratch_bytes(size_t n_q, size_t head_dim_k, size_t head_dim_
     size_t state = moe_attn_partial_floats(head_dim_v);
     if (n_q > ATTN_CHUNK_ROWS) n_q = ATTN_CHUNK_ROWS;
     size_t tiles = MOE_KV_TILE * (ATTN_ROWS + head_dim_k + state);
-    return sizeof(float) * (tiles + 2 * n_q * state);
+    return sizeof(float) * (tiles + 2 * n_q * state + head_dim_k);
 }
 
 /* attn_scratch_bytes, cut up */
@@ -24,6 +24,7 @@ typedef struct attn_scratch {
     float *v;     /* (MOE_KV_TILE, head_dim_v padded to 16) */
     float *sum;   /* a state for each row of a chunk: all segments so far */
     float *part;  /* the same: this segment */
+    float *q;     /* (head_dim_k) a query as F16 rounds it */
 } attn_scratch;
 
 static attn_scratch cut_scratch(const moe_attn *a) {
@@ -34,6 +35,7 @@ static attn_scratch cut_scratch(const moe_attn *a) {
     w.sum = w.v + MOE_KV_TILE * moe_attn_partial_floats(a->head_dim_v);
     size_t n_rows = a->n_q < ATTN_CHUNK_ROWS ? a->n_q : ATTN_CHUNK_ROWS;
     w.part = w.sum + n_rows * moe_attn_partial_floats(a->head_dim_v);
+    w.q = w.part + n_rows * moe_attn_partial_floats(a->head_dim_v);
     return w;
 }
 
@@ -124,6 +126,13 @@ static void attend_block(const moe_attn *a, size_t i, int n_rows, size_t pos, at
     }
 }
 
+static void tiles_at(const moe_attn *a, size_t pos, attn_tile *k, attn_tile *v) {
+    *k = (attn_tile){.f16 = a->k + pos / MOE_KV_TILE * a->k_tile_stride, .f16_stride = MOE_KV_TILE,
+                     .ahead = a->k_tile_stride, .f32_stride = MOE_KV_TILE};
+    *v = (attn_tile){.f16 = a->v + pos * a->v_stride, .f16_stride = a->v_stride,
+                     .ahead = a->v_stride * MOE_KV_TILE};
+}
+
 static void convert_tile(const moe_attn *a, size_t n_keys, attn_scratch w, attn_tile *k, attn_tile *v) {
     for (size_t d = 0; d < a->head_dim_k; d++) {
         f16_to_f32(MOE_KV_TILE, k->f16 + d * MOE_KV_TILE, w.k + d * MOE_KV_TILE);
@@ -149,10 +158,8 @@ static void attend_segment(const moe_attn *a, size_t segment, attn_scratch w, fl
             n_rows += t.hi > 0;
         }
         if (n_rows == 0) continue;
-        attn_tile k = {.f16 = a->k + pos / MOE_KV_TILE * a->k_tile_stride, .f16_stride = MOE_KV_TILE,
-                       .ahead = a->k_tile_stride, .f32_stride = MOE_KV_TILE};
-        attn_tile v = {.f16 = a->v + pos * a->v_stride, .f16_stride = a->v_stride,
-                       .ahead = a->v_stride * MOE_KV_TILE};
+        attn_tile k, v;
+        tiles_at(a, pos, &k, &v);
         if (n_rows >= ATTN_CONVERT_ROWS) convert_tile(a, n_keys, w, &k, &v);
         for (size_t i = 0; i < a->n_q; i += ATTN_ROWS) {
             int block = a->n_q - i < ATTN_ROWS ? (int)(a->n_q - i) : ATTN_ROWS;
@@ -208,7 +215,7 @@ static void attend_chunk(const moe_attn *a) {
     for (size_t i = 0; i < a->n_q; i++) finish_row(a, i, w.sum + i * stride);
 }
 
-static void attention(const moe_attn *a) {
+static void attend_in_chunks(const moe_attn *a, void (*attend)(const moe_attn *)) {
     for (size_t i = 0; i < a->n_q; i += ATTN_CHUNK_ROWS) {
         moe_attn chunk = *a;
         chunk.n_q = a->n_q - i < ATTN_CHUNK_ROWS ? a->n_q - i : ATTN_CHUNK_ROWS;
@@ -217,9 +224,11 @@ static void attention(const moe_attn *a) {
         chunk.n_kv += i;
         if (a->kv_begin) chunk.kv_begin += i;
         if (a->sink) chunk.sink += i;
-        attend_chunk(&chunk);
+        attend(&chunk);
     }
 }
+
+static void attention(const moe_attn *a) { attend_in_chunks(a, attend_chunk); }
 
 static void attention_segment(const moe_attn *a, size_t segment, float *partial) {
     attend_segment(a, segment, cut_scratch(a), partial);

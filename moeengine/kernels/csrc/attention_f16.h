@@ -4,87 +4,156 @@
  *   new maximum:  sum = f16(sum * shrink), shrink = exp(old - new), weight 1 ;  else weight = exp(score - max)
  *   sum = f16(fma(value, weight, sum)) ;  total = fma(total, shrink, weight)
  * with queries rounded to F16. On CPUs with native F16 arithmetic, whose results we take as the measure,
- * shrink and weight are themselves rounded to F16 for every whole 128 values of a head. That rounding (2^-11) is a thousand times our own and would be the
- * largest difference between the two on short texts, so it is reproduced for queries at positions below
- * MOE_F16_POSITIONS. It costs about five times attention() a key, which few positions can afford.
+ * shrink and weight are themselves rounded to F16 for every whole 128 values of a head. That rounding (2^-11) is a
+ * thousand times our own and would be the largest difference between the two on short texts, so it is reproduced for
+ * queries at positions below MOE_F16_POSITIONS. It costs four times attention() a key, which few positions can afford.
+ * (ggml does so for prompts of fewer than 64 tokens and up to position 255. Longer prompts go through a kernel that
+ * sums in float32; which of the two a position saw cannot be known here, where a prompt may be cut anywhere.)
+ *
+ * Tiles of keys in the outer loop, rows in the inner one, as in attention.h; the state of a row is its maximum, its
+ * total and the sum of values, float32 of F16 precision.
  *
  * Source: the definition of ggml_compute_forward_flash_attn_ext for one query and F16 keys and values. */
 
-enum { ATTN_F16_LANES = 128 };
+enum {
+    ATTN_F16_LANES = 128,
+    ATTN_F16_CONVERT_ROWS = 4, /* from this many rows on a tile is converted to f32 first */
+};
 
 MOE_INLINE float f32_round_f16(float x) { return f32_from_f16(f16_from_f32(x)); }
 
-/* Scores of n keys, 16 at a time. The products of one key are summed as ggml sums them: whole blocks of
- * 64 elements in 64 partial sums that are then halved, the rest one by one in double. */
-static void f16_scores(const moe_attn *a, const float *q, size_t n, float *score) {
-    const size_t whole = a->head_dim_k & ~(size_t)63;
-    for (size_t j = 0; j < n; j += 16) {
-        const uint16_t *k = a->k + j / MOE_KV_TILE * a->k_tile_stride + j % MOE_KV_TILE;
-        v16f part[64];
-        for (size_t i = 0; i < 64; i++) part[i] = v16_zero();
-        for (size_t d = 0; d < whole; d++) {
-            part[d % 64] = v16_madd(v16_load_f16(k + d * MOE_KV_TILE), v16_set1(q[d]), part[d % 64]);
+/* Of 16 keys: the products of elements i, i + 64, .. below `whole`. */
+MOE_INLINE v16f f16_strand(int wide, size_t whole, const float *q, attn_tile k, size_t i) {
+    v16f sum = v16_mul(tile_load(k, wide, i, 0, 16), v16_set1(q[i]));
+    for (size_t d = i + 64; d < whole; d += 64) sum = v16_madd(tile_load(k, wide, d, 0, 16), v16_set1(q[d]), sum);
+    return sum;
+}
+MOE_INLINE v16f f16_two_strands(int wide, size_t whole, const float *q, attn_tile k, size_t i) {
+    return v16_add(f16_strand(wide, whole, q, k, i), f16_strand(wide, whole, q, k, i + 32));
+}
+MOE_INLINE v16f f16_four_strands(int wide, size_t whole, const float *q, attn_tile k, size_t i) {
+    return v16_add(f16_two_strands(wide, whole, q, k, i), f16_two_strands(wide, whole, q, k, i + 16));
+}
+
+/* Scores of 16 keys. The products of one key are summed as ggml sums them: whole blocks of 64 elements in 64 strands,
+ * which are then halved (strand i + strand i+32, then +16, +8, +4, +2, +1), the rest one by one in double.
+ * n_blocks: whole blocks, where known when compiled; else 0. */
+MOE_INLINE void f16_scores(int n_blocks, int wide, size_t dim, const float *q, attn_tile k, float *score) {
+    const size_t whole = n_blocks ? 64 * (size_t)n_blocks : dim & ~(size_t)63;
+    v16f part[8];
+#pragma GCC unroll 1
+    for (size_t i = 0; i < 8; i++) {
+        part[i] = v16_zero();
+        if (whole) part[i] = v16_add(f16_four_strands(wide, whole, q, k, i), f16_four_strands(wide, whole, q, k, i + 8));
+    }
+    for (size_t half = 4; half > 0; half /= 2) {
+        for (size_t i = 0; i < half; i++) part[i] = v16_add(part[i], part[i + half]);
+    }
+    v16_store(score, part[0]);
+    for (size_t l = 0; l < 16 && whole < dim; l++) {
+        double sum = score[l];
+        for (size_t d = whole; d < dim; d++) {
+            float y = wide ? k.f32[d * k.f32_stride + l] : f32_from_f16(k.f16[d * k.f16_stride + l]);
+            sum += (double)(y * q[d]);
         }
-        for (size_t half = 32; half > 0; half /= 2) {
-            for (size_t i = 0; i < half; i++) part[i] = v16_add(part[i], part[i + half]);
-        }
-        v16_store(score + j, part[0]);
-        for (size_t l = 0; l < 16 && whole < a->head_dim_k; l++) {
-            double sum = score[j + l];
-            for (size_t d = whole; d < a->head_dim_k; d++) {
-                sum += (double)(f32_from_f16(k[d * MOE_KV_TILE + l]) * q[d]);
-            }
-            score[j + l] = (float)sum;
-        }
+        score[l] = (float)sum;
     }
 }
 
-/* sum over keys of one block of at most ATTN_F16_LANES values of a head */
-static void f16_values(size_t lanes, size_t n, const float *shrink, const float *weight, const uint16_t *v,
-                       size_t v_stride, float inv_total, float *out) {
-    v16f acc[ATTN_F16_LANES / 16];
-    const size_t n_acc = (lanes + 15) / 16;
-    for (size_t c = 0; c < n_acc; c++) acc[c] = v16_zero();
-    for (size_t j = 0; j < n; j++, v += v_stride) {
-        const int native = lanes == ATTN_F16_LANES;
+static void f16_score_row(const moe_attn *a, const float *q, attn_tile k, size_t n, float *score) {
+    const size_t dim = a->head_dim_k;
+#define EACH(n_blocks, wide) \
+    for (size_t j = 0; j < n; j += 16) f16_scores(n_blocks, wide, dim, q, tile_from(k, j), score + j)
+    if (!k.f32) EACH(0, 0);
+    else if (dim == 64) EACH(1, 1);
+    else if (dim == 128) EACH(2, 1);
+    else EACH(0, 1);
+#undef EACH
+}
+
+/* Scores to weights; shrink[j] other than 1: the sum so far is multiplied by it before key j. */
+static void f16_weigh_row(float scale, size_t n, float *score, float *shrink, float *state) {
+    float max = state[STATE_MAX], total = state[STATE_SUM];
+    for (size_t j = 0; j < n; j++) {
+        float s = score[j] * scale, old = max;
+        max = s > max ? s : max;
+        shrink[j] = s > old ? old - s : 0.0f; /* the exponents, of which exp(0) is 1 */
+        score[j] = s > old ? 0.0f : s - old;
+    }
+    for (size_t j = 0; j < n; j++) score[j] = f32_exp(score[j]);
+    for (size_t j = 0; j < n; j++) shrink[j] = shrink[j] == 0.0f ? 1.0f : f32_exp(shrink[j]);
+    for (size_t j = 0; j < n; j++) total = f32_madd(total, shrink[j], score[j]);
+    state[STATE_MAX] = max;
+    state[STATE_SUM] = total;
+}
+
+/* acc[0 .. lanes-1] += weight * value, key after key; n_acc vectors */
+MOE_INLINE void f16_value_block(int n_acc, int native, int wide, size_t lanes, size_t n, const float *shrink,
+                                const float *weight, attn_tile v, float *acc) {
+    v16f sum[ATTN_F16_LANES / 16];
+#pragma GCC unroll 8
+    for (int c = 0; c < n_acc; c++) sum[c] = v16_load(acc + 16 * c);
+    for (size_t j = 0; j < n; j++) {
         const v16f w = v16_set1(native ? f32_round_f16(weight[j]) : weight[j]);
-        const v16f m = v16_set1(native ? f32_round_f16(shrink[j]) : shrink[j]);
         if (shrink[j] != 1.0f) {
-            for (size_t c = 0; c < n_acc; c++) acc[c] = v16_round_f16(v16_mul(acc[c], m));
+            const v16f m = v16_set1(native ? f32_round_f16(shrink[j]) : shrink[j]);
+#pragma GCC unroll 8
+            for (int c = 0; c < n_acc; c++) sum[c] = v16_round_f16(v16_mul(sum[c], m));
         }
-        for (size_t c = 0; c < n_acc; c++) {
-            v16f x = 16 * c + 16 <= lanes ? v16_load_f16(v + 16 * c) : v16_load_f16_n(v + 16 * c, lanes - 16 * c);
-            acc[c] = native ? v16_madd_f16(x, w, acc[c]) : v16_round_f16(v16_madd(x, w, acc[c]));
+#pragma GCC unroll 8
+        for (int c = 0; c < n_acc; c++) {
+            size_t left = lanes - 16 * (size_t)c;
+            v16f x = tile_load(v, wide, j, 16 * (size_t)c, left < 16 ? left : 16);
+            sum[c] = native ? v16_madd_f16(x, w, sum[c]) : v16_round_f16(v16_madd(x, w, sum[c]));
         }
     }
-    for (size_t c = 0; c < n_acc; c++) {
-        size_t left = lanes - 16 * c;
-        v16_store_n(out + 16 * c, v16_mul(acc[c], v16_set1(inv_total)), left < 16 ? left : 16);
+#pragma GCC unroll 8
+    for (int c = 0; c < n_acc; c++) v16_store(acc + 16 * c, sum[c]);
+}
+
+static void f16_value_row(const moe_attn *a, size_t n, const float *shrink, const float *weight, attn_tile v,
+                          float *acc) {
+    const size_t dim = a->head_dim_v;
+    size_t d = 0;
+#define EACH(n_acc, native, lanes)                                                                        \
+    if (v.f32) f16_value_block(n_acc, native, 1, lanes, n, shrink, weight, tile_from(v, d), acc + d);     \
+    else f16_value_block(n_acc, native, 0, lanes, n, shrink, weight, tile_from(v, d), acc + d)
+    for (; d + 128 <= dim; d += 128) EACH(8, 1, 128);
+    for (; d + 64 <= dim; d += 64) EACH(4, 0, 64);
+    for (; d < dim; d += 16) EACH(1, 0, dim - d);
+#undef EACH
+}
+
+static void round_row_f16(size_t n, const float *x, float *y) { MOE_ROW_LOOP(n, x, x, y, ((void)b, v16_round_f16(a))); }
+
+static void attention_f16_chunk(const moe_attn *a) {
+    const size_t stride = moe_attn_partial_floats(a->head_dim_v);
+    const attn_scratch w = cut_scratch(a);
+    float score[MOE_KV_TILE], shrink[MOE_KV_TILE];
+    size_t end = 0;
+    for (size_t i = 0; i < a->n_q; i++) end = (size_t)a->n_kv[i] > end ? (size_t)a->n_kv[i] : end;
+    memset(w.sum, 0, a->n_q * stride * sizeof *w.sum);
+    for (size_t i = 0; i < a->n_q; i++) w.sum[i * stride + STATE_MAX] = -INFINITY;
+    for (size_t pos = 0; pos < end; pos += MOE_KV_TILE) {
+        const size_t n_keys = end - pos < MOE_KV_TILE ? end - pos : MOE_KV_TILE;
+        attn_tile k, v;
+        tiles_at(a, pos, &k, &v);
+        if (a->n_q >= ATTN_F16_CONVERT_ROWS) convert_tile(a, n_keys, w, &k, &v);
+        for (size_t i = 0; i < a->n_q; i++) {
+            size_t n = (size_t)a->n_kv[i];
+            float *state = w.sum + i * stride;
+            if (n <= pos) continue;
+            n = n - pos < MOE_KV_TILE ? n - pos : MOE_KV_TILE;
+            round_row_f16(a->head_dim_k, a->q[i], w.q);
+            f16_score_row(a, w.q, k, n, score);
+            f16_weigh_row(a->scale, n, score, shrink, state);
+            f16_value_row(a, n, shrink, score, v, state + STATE_VALUES);
+        }
+    }
+    for (size_t i = 0; i < a->n_q; i++) {
+        const float *state = w.sum + i * stride;
+        scale_row(a->head_dim_v, 1.0f / state[STATE_SUM], state + STATE_VALUES, a->out[i]);
     }
 }
 
-static void attention_f16(const moe_attn *a) {
-    float score[MOE_F16_POSITIONS], shrink[MOE_F16_POSITIONS];
-    float *q = a->scratch;
-    for (size_t i = 0; i < a->n_q; i++) {
-        const size_t n = (size_t)a->n_kv[i];
-        float max = -INFINITY, total = 0;
-        for (size_t d = 0; d < a->head_dim_k; d++) q[d] = f32_round_f16(a->q[i][d]);
-        f16_scores(a, q, n, score);
-        for (size_t j = 0; j < n; j++) {
-            float s = score[j] * a->scale, old = max;
-            shrink[j] = score[j] = 1.0f;
-            if (s > max) {
-                max = s;
-                shrink[j] = old == -INFINITY ? 0.0f : f32_exp(old - max);
-            } else {
-                score[j] = f32_exp(s - max);
-            }
-            total = f32_madd(total, shrink[j], score[j]);
-        }
-        for (size_t d = 0; d < a->head_dim_v; d += ATTN_F16_LANES) {
-            size_t lanes = a->head_dim_v - d < ATTN_F16_LANES ? a->head_dim_v - d : ATTN_F16_LANES;
-            f16_values(lanes, n, shrink, score, a->v + d, a->v_stride, 1.0f / total, a->out[i] + d);
-        }
-    }
-}
+static void attention_f16(const moe_attn *a) { attend_in_chunks(a, attention_f16_chunk); }

@@ -53,20 +53,14 @@ MOE_INLINE void v16_store_f16_n(uint16_t *p, v16f a, size_t n) {
 MOE_INLINE v16f v16_round_f16(v16f a) {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
-/* a * b + c with one rounding, to F16, for values of F16 precision. Rounding the float32 sum again errs only
- * where that lies halfway between two F16 values, which for normal ones its last 13 bits tell. */
+/* a * b + c with one rounding, to F16, for values of F16 precision. The float32 sum is first rounded
+ * to odd (its last bit says that something was cut off), so that the second rounding cannot err. */
 MOE_INLINE v16f v16_madd_f16(v16f a, v16f b, v16f c) {
-    v16f s = _mm512_fmadd_ps(a, b, c);
-    const __m512i half = _mm512_set1_epi32(0x1000), cut = _mm512_set1_epi32(0x1fff);
-    __mmask16 halfway = _mm512_testn_epi32_mask(_mm512_xor_si512(_mm512_castps_si512(s), half), cut);
-    __mmask16 not_normal = _mm512_cmp_ps_mask(_mm512_abs_ps(s), _mm512_set1_ps(0x1p-14f), _CMP_LT_OQ);
-    if (__builtin_expect(_kortestz_mask16_u8(halfway, not_normal), 1)) return v16_round_f16(s);
-    float x[16], y[16], z[16];
-    v16_store(x, a);
-    v16_store(y, b);
-    v16_store(z, c);
-    v16_madd_odd(x, y, z);
-    return v16_round_f16(v16_load(z));
+    /* of two neighbours one is odd; they are the same where nothing is cut off */
+    v16f below = _mm512_fmadd_round_ps(a, b, c, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    v16f above = _mm512_fmadd_round_ps(a, b, c, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    __mmask16 odd = _mm512_test_epi32_mask(_mm512_castps_si512(below), _mm512_set1_epi32(1));
+    return v16_round_f16(_mm512_mask_blend_ps(odd, above, below));
 }
 
 MOE_INLINE v16f v16_add(v16f a, v16f b) { return _mm512_add_ps(a, b); }

@@ -34,20 +34,20 @@ __attribute__((unused)) static const double exp2_32nds[32] = {
 /* exp(x) as the C library of the measure computes it, bit for bit (glibc 2.27 to 2.40): x =
  * (32 k + i + f) ln2 / 32, |f| <= 1/2; 2^k 2^(i/32) (1 + f (c2 + f (c1 + f c0))) in double, rounded once.
  * It is not always the float32 nearest to exp(x), so a better exp would not do. */
-__attribute__((unused)) static float f32_exp(float x) {
-    if (!(x > -104.0f)) return x == x ? 0.0f : x;
-    if (x > 89.0f) return INFINITY;
+MOE_INLINE float f32_exp(float x) {
     const double scale = 0x1.71547652b82fep+5, round = 0x1.8p52;
-    const double shifted = __builtin_fma(scale, (double)x, round), n = shifted - round;
-    const double f = __builtin_fma(scale, (double)x, -n);
-    const int64_t k = (int64_t)n;
+    const float within = x > -104.0f ? x < 89.0f ? x : 89.0f : -104.0f;
+    const double shifted = __builtin_fma(scale, (double)within, round), n = shifted - round;
+    const double f = __builtin_fma(scale, (double)within, -n);
     const double high = __builtin_fma(0x1.c6af84b912394p-20, f, 0x1.ebfce50fac4f3p-13);
     const double low = __builtin_fma(0x1.62e42ff0c52d6p-6, f, 1.0);
     union {
-        uint64_t u;
         double d;
-    } power = {(uint64_t)(1023 + (k >> 5)) << 52};
-    return (float)(__builtin_fma(high, f * f, low) * (exp2_32nds[k & 31] * power.d));
+        int64_t i;
+    } whole = {.d = shifted}, power; /* the last bits of `shifted` are 32 k + i */
+    power.i = (int64_t)((uint64_t)((whole.i >> 5) + 1023) << 52);
+    const float y = (float)(__builtin_fma(high, f * f, low) * (exp2_32nds[whole.i & 31] * power.d));
+    return x == x ? y : x;
 }
 
 /* x / (1 + e^-x) */
