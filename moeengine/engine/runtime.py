@@ -25,6 +25,7 @@ from moeengine.supply.budget import resident_bytes
 from moeengine.supply.choice import Demand, dense_policy, room_for, supply_for
 from moeengine.supply.dense import apply_dense_policy, dense_bytes
 from moeengine.supply.probe import page_cache_share
+from moeengine.supply.read_ahead import ReadAhead
 from moeengine.supply.recorded import experts_by_use
 from moeengine.supply.release import release_mapping
 
@@ -66,6 +67,7 @@ class Runtime:
         self.n_ubatch = (choice and choice.n_ubatch) or config.n_ubatch or N_UBATCH_DEFAULT
         self._contexts = weakref.WeakSet()  # that have run, where their memory is bounded
         self.release_of_mapping = None  # what came of config.release_mmap
+        self.read_ahead = None  # a ReadAhead at work or done
         if self.n_ctx > self.hparams.n_ctx_train:
             logger.warning(
                 "n_ctx is %d; the model was trained for %d and may degrade past that",
@@ -87,7 +89,7 @@ class Runtime:
             if config.expert_map is not None:
                 check_map(config.expert_map, model_file)
             room, share = room_for(config, before=before), page_cache_share(model_file)
-            policy = dense_policy(model_file, dense_bytes(model_file), _kv_bytes(model_file, config), config, room, share)
+            policy = dense_policy(model_file, dense_bytes(model_file), _kv_bytes(model_file, config), config, room)
             config = dataclasses.replace(config, dense_weights=policy)
             apply_dense_policy(model_file, policy)
             model = graph.load_model(model_file, n_expert_used=config.n_expert_used)
@@ -95,6 +97,8 @@ class Runtime:
             supply, choice = _supply(model_file, model, team, config, before, share)
             runtime = cls(model_file, model, team, config, supply, choice)
             runtime._check_mapping()
+            if choice.reads_ahead:
+                runtime.read_ahead = ReadAhead(model_file)
             if config.release_mmap:
                 runtime.release_mapping()
             return runtime
@@ -302,6 +306,8 @@ class Runtime:
         if not self.is_closed or any(s.has_context for s in self._live_sessions()):
             return
         model_file, self.model_file = self.model_file, None
+        if self.read_ahead is not None:
+            self.read_ahead.close()
         if self.supply is not None:
             self.supply.close()
         self.model = self.team = self._tokenizer = self._chat_template = None

@@ -11,7 +11,7 @@ from moeengine.supply.expert_table import bytes_of_token, sizes_of
 from moeengine.supply.probe import faster_sweep
 from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment
 
-WARM_SHARE = 0.5  # of the experts in the page cache: what fits is left there
+WARM_SHARE = 0.9  # of the experts in the page cache: nothing is gained by reading ahead
 COLD_BYTES = 256e6  # experts; fewer are in the page cache before anybody notices
 FITS_BELOW = 0.9  # share of the room that a model may fill and still be left to the page cache
 ANON_SHARE = 0.5  # of the room beside the KV cache that the other weights may take in memory of our own
@@ -59,6 +59,7 @@ class Choice:
     n_ubatch: int = 0  # tokens a chunk; 0: not looked at
     sweep_method: str = "direct"
     context_bytes: int = 0  # that one session was counted with
+    reads_ahead: bool = False  # the files into the page cache, while the model works already
 
 
 def room_for(settings, dense_bytes=0, before=0):
@@ -137,7 +138,7 @@ def choose(model_at, settings, demand, room=None, page_cache_share=1.0):
     mode, words = settings.moe_mode, "" if settings.moe_mode == "stream" else "as asked"
     fits = demand.whole - taken <= FITS_BELOW * room.n_bytes
     if mode == "auto":
-        mode, words = _best_mode(model_at, fits, bounded, is_cold(demand.experts, page_cache_share))
+        mode, words = _best_mode(model_at, fits, bounded)
     if mode != "stream" and bounded and demand.whole - taken > room.n_bytes:
         raise ConfigError(
             f"memory_budget: found {settings.memory_budget / 1e6:.0f} MB, expected at least "
@@ -147,7 +148,9 @@ def choose(model_at, settings, demand, room=None, page_cache_share=1.0):
     needed = demand.context if mode == "mmap" else rest if bounded else rest - (demand.dense - taken)
     _check_least(settings, demand, taken, room, needed)
     if mode != "stream":
-        return Choice(mode, 0, f"{mode}: {words}; {numbers}")
+        ahead = settings.moe_mode == "auto" and fits and _is_cold(demand.experts, page_cache_share)
+        words += ", and is read into the page cache meanwhile" if ahead else ""
+        return Choice(mode, 0, f"{mode}: {words}; {numbers}", reads_ahead=ahead)
     if settings.cache_mb == "auto":
         cache = most if most >= least else 0
     else:
@@ -168,21 +171,18 @@ def fixed_bytes(sizes, room):
     return N_RING * max((size for _, _, size in sizes), default=0) + reserve + RESERVE_SHARE * room.limit
 
 
-def is_cold(expert_bytes, page_cache_share):
-    """Whether reading past the page cache beats what is left to read through it."""
+def _is_cold(expert_bytes, page_cache_share):
+    """Whether there is so much to read that a thread of its own pays."""
     return expert_bytes >= COLD_BYTES and page_cache_share < WARM_SHARE
 
 
-def _best_mode(model_at, fits, bounded, cold):
+def _best_mode(model_at, fits, bounded):
     """(mode, why) for "auto"."""
-    is_direct = all(direct_alignment(m.path) for m in model_at.maps)
     if not model_at.layers:
         return "mmap", "the model has no experts"
-    if fits and cold and is_direct:
-        return "stream", "the model fits, and is not in the page cache; "
     if fits:
         return "mmap", "the model fits"
-    if not bounded and not is_direct:
+    if not bounded and not all(direct_alignment(m.path) for m in model_at.maps):
         return "prefetch", "the model does not fit, and the file system has no direct reads"
     return "stream", ""
 
@@ -200,15 +200,13 @@ def _check_least(settings, demand, taken, room, least):
         )
 
 
-def dense_policy(model_file, dense_bytes, kv_bytes, settings, room, page_cache_share=1.0):
+def dense_policy(model_file, dense_bytes, kv_bytes, settings, room):
     """What "auto" means for the weights that are no experts: "anon" or "mmap". Asked before the model is built."""
     if settings.dense_weights != "auto":
         return settings.dense_weights
     has_experts = dense_bytes < model_file.tensor_bytes
     streams = settings.moe_mode == "stream" or (
-        settings.moe_mode == "auto"
-        and (model_file.tensor_bytes + kv_bytes > FITS_BELOW * room.n_bytes
-             or is_cold(model_file.tensor_bytes - dense_bytes, page_cache_share))
+        settings.moe_mode == "auto" and model_file.tensor_bytes + kv_bytes > FITS_BELOW * room.n_bytes
     )
     return "anon" if has_experts and streams and ANON_SHARE * (room.n_bytes - kv_bytes) > dense_bytes else "mmap"
 

@@ -1,5 +1,8 @@
 """Memory: which limit binds, which mode and cache follow from it, and what is refused."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 
@@ -61,24 +64,40 @@ def test_auto_leaves_to_the_page_cache_what_fits(path):
     assert decide(path, 1200).mode == "mmap"
 
 
-def test_auto_streams_what_fits_but_is_not_in_the_page_cache(path):
-    for share, mode in ((0.0, "stream"), (0.4, "stream"), (0.6, "mmap")):
-        assert decide(path, 1200, experts_mb=600, page_cache_share=share).mode == mode
-    assert decide(path, 1200, experts_mb=20, page_cache_share=0).mode == "mmap"  # soon read
-    assert "not in the page cache" in decide(path, 1200, experts_mb=600, page_cache_share=0).why
+def test_what_fits_but_is_not_in_the_page_cache_is_read_ahead(path):
+    for share, ahead in ((0.0, True), (0.8, True), (0.95, False)):
+        choice = decide(path, 1200, experts_mb=600, page_cache_share=share)
+        assert (choice.mode, choice.reads_ahead, "meanwhile" in choice.why) == ("mmap", ahead, ahead)
+    assert not decide(path, 1200, experts_mb=20, page_cache_share=0).reads_ahead  # soon read
+    assert not decide(path, 1200, experts_mb=600, page_cache_share=0, moe_mode="mmap").reads_ahead
+    assert not decide(path, 400, experts_mb=600, page_cache_share=0).reads_ahead
+
+
+def test_reading_ahead_brings_a_file_in_and_ends_with_the_engine(path, tmp_path, monkeypatch):
+    copy = shutil.copy(path, tmp_path / "copy.gguf")
+    monkeypatch.setattr("moeengine.supply.choice.COLD_BYTES", 0)
+    monkeypatch.setattr("moeengine.engine.runtime.page_cache_share", lambda _: 0.0)
+    engine = Engine(copy, n_ctx=64)
+    ahead = engine._runtime.read_ahead
+    ahead._thread.join(20)
+    assert ahead.is_done and ahead.n_bytes == os.path.getsize(copy)
+    with Engine(path, n_ctx=64, moe_mode="mmap") as plain:
+        assert np.array_equal(engine.logits([1, 2, 3]), plain.logits([1, 2, 3]))
+    engine.close()
+    ahead.close()
+    monkeypatch.setattr("moeengine.supply.read_ahead.PIECE_BYTES", 1)  # takes its time: closing must end it
+    engine = Engine(copy, n_ctx=64)
+    engine.close()
+    assert not engine._runtime.read_ahead._thread.is_alive()
 
 
 def test_auto_without_direct_reads(path, monkeypatch):
     monkeypatch.setattr("moeengine.supply.choice.direct_alignment", lambda _: 0)
     assert decide(path, 1100).mode == "prefetch" and "no direct reads" in decide(path, 1100).why
-    assert decide(path, 1200, experts_mb=600, page_cache_share=0).mode == "mmap"
     assert decide(path, 0, memory_budget="1100M").mode == "stream"  # a page cache keeps no budget
 
 
 def test_the_share_in_the_page_cache_and_the_sweep_it_leads_to(path, tmp_path):
-    import os
-    import shutil
-
     from moeengine.loader.model_file import ModelFile
     from moeengine.supply.probe import faster_sweep, page_cache_share
 
