@@ -102,8 +102,8 @@ class EngineConfig:
     moe_mode : str           how expert bytes reach the kernels: "auto", or a mode of moeengine.supply;
                              `mmap` leaves it to the page cache
     cache_mb : "auto" or number   megabytes (1e6 bytes) for experts in `stream`; 0: none is kept
-    cache_policy : str       which expert the cache gives up: "lfu", the rarest that the last token did
-                             not use, or "lru", the one unused for longest
+    cache_policy : str       which expert the cache gives up: "lru", the one unused for longest, or "lfu", the rarest that
+                             the last tokens did not use, as far as that has found more than "lru" would have
     force_cache : bool       accept a cache that one token alone overturns
     io_threads : int         threads that read expert bytes, 1 to 8
     sweep_min_tokens : int   passes of at least so many tokens sweep over the experts of a layer
