@@ -73,5 +73,6 @@ setup(
         "moeengine.tokenizer",
     ],
     package_data={"moeengine": ["**/*.pxd"], "moeengine.models": ["*.gguf", "*.md"]},
+    options={"build_ext": {"parallel": min(8, os.cpu_count() or 1)}},  # extensions at once; each compiler may take 0.5 GB
     ext_modules=cythonize(list(extensions()), compiler_directives=DIRECTIVES),
 )
