@@ -112,10 +112,12 @@ def _handle_signals():
         return {}
 
     def leave(number, frame):
+        if _is_importing(frame):  # where an exception may come out as another one, or be swallowed
+            _leave_at_once(EXIT_TERMINATED)
         raise SystemExit(EXIT_TERMINATED)
 
     def interrupt(number, frame):
-        if _is_importing(frame):  # where an exception may come out as another one, or be swallowed
+        if _is_importing(frame):
             _leave_at_once(EXIT_INTERRUPTED)
         raise KeyboardInterrupt
 

@@ -178,17 +178,18 @@ def test_signals_end_it_soon(number, status, prompt):
     assert process.stderr.read() == b""
 
 
-def test_an_interrupt_inside_an_import_ends_it(tmp_path):
+@pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_inside_an_import_ends_it(tmp_path, name, status):
     (tmp_path / "interrupted.py").write_text(
         "import os, signal\n"
-        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    [0 for _ in range(10**6)]\n"
+        f"try:\n    os.kill(os.getpid(), signal.{name})\n    [0 for _ in range(10**6)]\n"
         "except BaseException as error:\n    raise ImportError('as extension modules do') from error\n"
     )
     code = ("import sys; from moeengine import cli; cli.COMMANDS['x'] = ('interrupted', 'a test');"
             "sys.exit(cli.main(['x']))")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=30,
                           env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (status, b"", b"")
 
 
 def test_progress_only_on_a_terminal():
