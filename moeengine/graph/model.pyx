@@ -21,7 +21,7 @@ from moeengine.graph.attention cimport Q_ROWS, SPLIT_TOKENS
 from moeengine.kernels.table cimport (
     MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, checked_isa, moe_attn_partial_floats, moe_isa, moe_x_row_bytes,
 )
-from moeengine.kernels.threads cimport Team, team_run, team_run_alone
+from moeengine.kernels.threads cimport Team, team_is_crowded, team_run, team_run_alone
 
 from moeengine.errors import (
     CancelledError, ConfigError, ContextOverflowError, GGUFError, NumericError, SupplyError, UnsupportedError,
@@ -38,6 +38,8 @@ cdef extern from "<sys/mman.h>" nogil:
 
 # A pass of fewer multiplications is done before a team has woken up and waited for itself.
 ALONE_BELOW = 1_000_000
+# Tokens of a pass that one thread does alone while other programs crowd a team of two out of its processors.
+CROWDED_TOKENS = 8
 
 OUTPUTS = {"none": OUTPUT_NONE, "last": OUTPUT_LAST, "all": OUTPUT_ALL}
 
@@ -362,6 +364,8 @@ cdef class Context:
         self.trace_buffer(T)
         self.job.at = 0
         cdef bint alone = self.model.sizes.weights_per_token * T < self.alone_below
+        if T <= CROWDED_TOKENS and team_is_crowded(self.p.team):
+            alone = True
         with nogil:
             if alone:
                 team_run_alone(self.p.team, walk, &self.job)

@@ -11,6 +11,7 @@ cdef class Team:
 # team.c is linked into kernels.threads only; other modules reach it through these.
 cdef void team_run(moe_team *team, moe_job job, void *arg) noexcept nogil
 cdef void team_run_alone(moe_team *team, moe_job job, void *arg) noexcept nogil
+cdef bint team_is_crowded(const moe_team *team) noexcept nogil
 cdef void team_barrier(moe_team *team) noexcept nogil
 cdef int64_t team_claim(moe_team *team, int64_t n) noexcept nogil
 cdef int team_size(const moe_team *team) noexcept nogil

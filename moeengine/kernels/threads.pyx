@@ -7,6 +7,7 @@ cdef extern from "team.h":
     int moe_team_size(const moe_team *team) nogil
     void moe_team_run(moe_team *team, moe_job job, void *arg) noexcept nogil
     void moe_team_run_alone(moe_team *team, moe_job job, void *arg) noexcept nogil
+    int moe_team_is_crowded(const moe_team *team) nogil
     void moe_team_barrier(moe_team *team) noexcept nogil
     int64_t moe_team_claim(moe_team *team, int64_t n) noexcept nogil
     int64_t moe_team_barriers(const moe_team *team) nogil
@@ -18,6 +19,10 @@ cdef void team_run(moe_team *team, moe_job job, void *arg) noexcept nogil:
 
 cdef void team_run_alone(moe_team *team, moe_job job, void *arg) noexcept nogil:
     moe_team_run_alone(team, job, arg)
+
+
+cdef bint team_is_crowded(const moe_team *team) noexcept nogil:
+    return moe_team_is_crowded(team) != 0
 
 
 cdef void team_barrier(moe_team *team) noexcept nogil:

@@ -11,7 +11,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -21,6 +23,11 @@
 #endif
 
 enum { SPIN_ROUNDS = 4000 };
+
+/* Members are counted out of their processors; that many within CROWD_S or so are a crowd. A team on a quiet
+ * machine sees one or two, beside a busy program of the same weight some twenty. */
+enum { CROWD = 6 };
+static const double CROWD_S = 0.1, LEAST_PAUSE_S = 0.1, MOST_PAUSE_S = 2.0, CALM_S = 1.0;
 
 struct member {
     moe_team *team;
@@ -39,6 +46,9 @@ struct moe_team {
     void *arg;
     int stop;
     int64_t n_barriers;
+    /* of the crowd: a decaying count, until when the team is not asked, how long next time, the last one's time */
+    double crowd, alone_until_s, pause_s, crowded_s;
+    atomic_long preempted; /* in the current run */
     _Alignas(64) atomic_uint run_seq;  /* goes up by one for every run */
     _Alignas(64) atomic_uint arrived;  /* members waiting at the barrier */
     _Alignas(64) atomic_uint barrier_seq;
@@ -51,6 +61,43 @@ static void futex_wait(atomic_uint *word, unsigned seen) {
 
 static void futex_wake_all(atomic_uint *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* How often this thread lost its processor to another one. */
+static long preemptions(void) {
+    struct rusage u;
+    return getrusage(RUSAGE_THREAD, &u) == 0 ? u.ru_nivcsw : 0;
+}
+
+/* The job of one member, with its preemptions counted. */
+static void work(moe_team *team, int ith) {
+    long before = preemptions();
+    team->job(team->arg, ith, team->n_members);
+    atomic_fetch_add_explicit(&team->preempted, preemptions() - before, memory_order_relaxed);
+}
+
+/* After a run that took from start_s to end_s. */
+static void judge_crowd(moe_team *team, double start_s, double end_s) {
+    double share = (end_s - start_s) / CROWD_S;
+    team->crowd *= share < 1 ? 1 - share : 0;
+    team->crowd += (double)atomic_exchange_explicit(&team->preempted, 0, memory_order_relaxed);
+    if (team->crowd > CROWD) {
+        team->pause_s = end_s - team->crowded_s > team->pause_s + CALM_S ? LEAST_PAUSE_S : 2 * team->pause_s;
+        if (team->pause_s > MOST_PAUSE_S) team->pause_s = MOST_PAUSE_S;
+        team->crowd = 0;
+        team->crowded_s = end_s;
+        team->alone_until_s = end_s + team->pause_s;
+    }
+}
+
+int moe_team_is_crowded(const moe_team *team) {
+    return team->n_running == 2 && team->alone_until_s > 0 && now_s() < team->alone_until_s;
 }
 
 /* Returns when *word is no longer `seen`. */
@@ -101,7 +148,7 @@ static void *member_main(void *p) {
         wait_change(&team->run_seq, seen, team->spin);
         seen = atomic_load_explicit(&team->run_seq, memory_order_acquire);
         if (team->stop) return NULL;
-        team->job(team->arg, me->ith, team->n_members);
+        work(team, me->ith);
         moe_team_barrier(team);
     }
 }
@@ -137,7 +184,7 @@ moe_team *moe_team_new(int n) {
         errno = err;
         return NULL;
     }
-    *team = (moe_team){.n_asked = n, .n_running = 1};
+    *team = (moe_team){.n_asked = n, .n_running = 1, .pause_s = LEAST_PAUSE_S};
     team->threads = calloc((size_t)n, sizeof *team->threads);
     team->members = calloc((size_t)n, sizeof *team->members);
     if (!team->threads || !team->members) {
@@ -165,9 +212,16 @@ void moe_team_run(moe_team *team, moe_job job, void *arg) {
     team->job = job;
     team->arg = arg;
     team->n_members = team->n_running;
-    if (team->n_running > 1) release(&team->run_seq);
-    job(arg, 0, team->n_running);
+    if (team->n_running == 1) {
+        job(arg, 0, 1);
+        moe_team_barrier(team);
+        return;
+    }
+    double start_s = now_s();
+    release(&team->run_seq);
+    work(team, 0);
     moe_team_barrier(team);
+    judge_crowd(team, start_s, now_s());
 }
 
 void moe_team_run_alone(moe_team *team, moe_job job, void *arg) {

@@ -19,6 +19,10 @@ void moe_team_run(moe_team *team, moe_job job, void *arg);
 /* The same on the calling thread alone: for work that is smaller than waking and waiting. */
 void moe_team_run_alone(moe_team *team, moe_job job, void *arg);
 
+/* Whether other programs want the same processors so much that members wait for each other most of the time. Of two
+ * members one alone is then faster with short runs, which this says for a while; then the team is tried again. */
+int moe_team_is_crowded(const moe_team *team);
+
 /* Inside a job: waits for every member; also starts the next series of moe_team_claim. */
 void moe_team_barrier(moe_team *team);
 /* Inside a job: the next unclaimed index 0, 1, ... below n, or -1. One series between two barriers. */
