@@ -11,12 +11,11 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from moeengine.errors import ConfigError
-from moeengine.loader.whole_file import whole_file
+from moeengine.loader.whole_file import read_file, whole_file
 
 MAGIC = b"MOEKV001"
 MAX_HEADER_BYTES = 1 << 24
@@ -58,7 +57,7 @@ def save(path, model_file, tokens, context):
 
 def load(path, model_file, n_vocab):
     """SavedTimeline of a file. ConfigError: not such a file, damaged, or of another model."""
-    data = memoryview(Path(path).read_bytes())
+    data = memoryview(read_file(path))
 
     def refuse(found, expected):
         raise ConfigError(f"{path}: found {found}, expected {expected}")

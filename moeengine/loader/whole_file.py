@@ -1,9 +1,27 @@
-"""Writing a file that appears under its name only when it is whole."""
+"""Files as a whole: read where they have an end, written so that they appear under their name only when complete."""
 
 import errno
 import os
+import stat
 import tempfile
 from contextlib import contextmanager
+
+
+def read_file(path):
+    """The bytes of a file.
+
+    Raises
+    ------
+    OSError    it cannot be read; a folder, pipe or device stands there, which may have no end
+    """
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "found a folder, pipe or device, expected a file", os.fspath(path))
+        return file.read()
+
+
+def _open_at_once(path, flags):
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for its writer
 
 
 @contextmanager

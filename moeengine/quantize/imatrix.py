@@ -8,6 +8,7 @@ import numpy as np
 from moeengine.errors import GGUFError
 from moeengine.loader.messages import quoted, shown_path
 from moeengine.loader.model_file import ModelFile
+from moeengine.loader.whole_file import read_file
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 
@@ -26,13 +27,10 @@ def read_imatrix(path):
     """
     path = Path(path)
     try:
-        with open(path, "rb") as file:
-            magic = file.read(4)
-            if magic != b"GGUF":
-                return _read_binary(magic + file.read(), path)
+        data = read_file(path)
     except OSError as error:
         raise GGUFError(f"{shown_path(path)}: cannot be read: {error.strerror}") from error
-    return _read_gguf(path)
+    return _read_gguf(path) if data[:4] == b"GGUF" else _read_binary(data, path)
 
 
 def _read_gguf(path):

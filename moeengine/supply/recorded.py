@@ -3,6 +3,7 @@
 import json
 
 from moeengine.errors import ConfigError
+from moeengine.loader.whole_file import read_file
 
 
 def experts_by_use(path):
@@ -13,8 +14,7 @@ def experts_by_use(path):
     ConfigError    the file is not one, or cannot be read
     """
     try:
-        with open(path, encoding="utf-8") as f:
-            rows = json.load(f)["experts"]
+        rows = json.loads(read_file(path))["experts"]
         return [(int(il), int(ie)) for il, ie, _ in rows]
     except OSError as error:
         raise ConfigError(f"warm_experts: {path}: {error.strerror}") from None

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from moeengine.loader.whole_file import whole_file
+from moeengine.loader.whole_file import read_file, whole_file
 
 
 def write(path, data=b"new"):
@@ -50,3 +50,14 @@ def test_the_error_names_the_file_asked_for(tmp_path):
     with pytest.raises(FileNotFoundError) as error:
         write(tmp_path / "none" / "a")
     assert error.value.filename == str(tmp_path / "none" / "a")
+
+
+def test_only_what_has_an_end_is_read(tmp_path):
+    (tmp_path / "file").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_file(tmp_path / "file") == read_file(tmp_path / "link") == b"abc"
+    for path in (tmp_path / "pipe", "/dev/zero", tmp_path, tmp_path / "none"):
+        with pytest.raises(OSError) as caught:
+            read_file(path)
+        assert str(caught.value.filename) == str(path)
