@@ -27,7 +27,7 @@ from moeengine.errors import (
     CancelledError, ConfigError, ContextOverflowError, GGUFError, NumericError, SupplyError, UnsupportedError,
 )
 from moeengine.graph import arch as arch_package
-from moeengine.supply.base import ModelAt
+from moeengine.supply.base import ExpertSupply, ModelAt
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
@@ -90,6 +90,7 @@ cdef class Model:
     cdef readonly dict weights          # name -> Weight of every dense matrix
     cdef readonly list pointers         # (name, address) of every weight but the experts'
     cdef readonly object supply         # the ExpertSupply in use, or None: all left to the page cache
+    cdef readonly bint has_readers      # of the supply: they take processors too, and are no crowd
 
     def __init__(self, builder):
         self.hparams, self.sizes, self.blocks = builder.hparams, builder.sizes, builder.blocks
@@ -122,6 +123,7 @@ cdef class Model:
             block.set_supply(supply)
             block.set_ahead(self.moe_blocks[i + 1:i + 1 + n_layers_ahead])
         self.supply = supply
+        self.has_readers = type(supply) is not ExpertSupply
 
     def expert_pointers(self):
         """(name, address) of expert 0 in every bank, as blocks hold them; address 0: the supply has them all."""
@@ -364,7 +366,7 @@ cdef class Context:
         self.trace_buffer(T)
         self.job.at = 0
         cdef bint alone = self.model.sizes.weights_per_token * T < self.alone_below
-        if T <= CROWDED_TOKENS and team_is_crowded(self.p.team):
+        if T <= CROWDED_TOKENS and not self.model.has_readers and team_is_crowded(self.p.team):
             alone = True
         with nogil:
             if alone:
