@@ -17,7 +17,7 @@ from moeengine.loader.messages import plural, quoted, shown_path
 from moeengine.loader.model_file import ModelFile
 from moeengine.quantize import quant_type, quantize
 from moeengine.quantize.gguf_copy import header_bytes, metadata_entries, replacing
-from moeengine.quantize.rewrite import check_output, check_room
+from moeengine.quantize.rewrite import check_output, check_room, write_tensor
 
 BANK = re.compile(r"blk\.(\d+)\.ffn_(gate_up|gate|up|down)_exps\.(weight|scale|bias)", re.ASCII)
 TIERED = re.compile(r"_exps_tier\d+\.", re.ASCII)
@@ -208,10 +208,7 @@ def retier(path, out, tiers, experts, *, imatrix=None, force=False, progress=Non
         with replacing(out) as file:
             file.write(header)
             for part, offset in zip(parts, offsets, strict=True):
-                file.write(b"\0" * (offset - file.tell()))
-                for piece in _pieces(model, part, (imatrix or {}).get(part.info.name)):
-                    file.write(piece)
-                assert file.tell() == offset + part.n_bytes
+                write_tensor(file, part, offset, _pieces(model, part, (imatrix or {}).get(part.info.name)))
                 if progress:
                     progress(part, file.tell(), total_bytes)
             file.write(b"\0" * (total_bytes - file.tell()))

@@ -174,14 +174,20 @@ def rewrite(path, out, qtype, *, imatrix=None, overrides=(), pure=False, force=F
         with replacing(out) as file:
             file.write(header)
             for tensor, offset in zip(planned, offsets, strict=True):
-                file.write(b"\0" * (offset - file.tell()))
-                for part in _tensor_parts(model, tensor, (imatrix or {}).get(tensor.info.name)):
-                    file.write(part)
-                assert file.tell() == offset + tensor.n_bytes
+                pieces = _tensor_parts(model, tensor, (imatrix or {}).get(tensor.info.name))
+                write_tensor(file, tensor, offset, pieces)
                 if progress:
                     progress(tensor, file.tell(), total_bytes)
             file.write(b"\0" * (total_bytes - file.tell()))
     return planned
+
+
+def write_tensor(file, tensor, offset, pieces):
+    """The bytes of one planned tensor, an iterable of pieces, at `offset` of a file that is not yet so long."""
+    file.write(b"\0" * (offset - file.tell()))
+    for piece in pieces:
+        file.write(piece)
+    assert file.tell() == offset + tensor.n_bytes
 
 
 def check_output(model, out, force):
