@@ -1,10 +1,11 @@
-"""What this process may use of the machine: CPUs (affinity, cgroup quota, cores).
+"""What this process may use of the machine: CPUs (affinity, cgroup quota, cores), address space.
 
 Every function takes `root`, the folder that stands for `/`, so that tests can lay out a machine.
 Files that are missing or unreadable mean "no limit", never an error.
 """
 
 import os
+import resource
 from pathlib import Path, PurePosixPath
 
 
@@ -79,6 +80,31 @@ def cgroup_folders(controller, root="/"):
         elif kinds[0] == "cgroup" and controller in kinds[2].split(",") and controller in groups:
             folders += _walk_up(groups[controller], fields[3], fields[4], root)
     return folders
+
+
+def address_space(root="/"):
+    """(limit, bytes in use) of this process's address space, or None where nothing limits it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = (_read(Path(root) / "proc/self/statm") or "0").split()[0]
+    return limit, int(pages) * resource.getpagesize()
+
+
+def address_space_limit():
+    """`address_space` in words; "" where nothing limits it."""
+    found = address_space()
+    if found is None:
+        return ""
+    limit, used = (n / 1e6 for n in found)
+    return f"address space is limited to {limit:.0f} MB (ulimit -v), of which {used:.0f} MB are in use"
+
+
+def require_address_space(n_bytes, what):
+    """MemoryError where about n_bytes for `what` would not fit: for libraries that end the process then."""
+    found = address_space()
+    if found is not None and found[0] - found[1] < n_bytes:
+        raise MemoryError(f"{what}: about {n_bytes / 1e6:.0f} MB are needed; {address_space_limit()}")
 
 
 def _walk_up(group, visible, mount, root):

@@ -12,7 +12,9 @@ import sys
 import threading
 
 from moeengine import __version__
+from moeengine.cli import output
 from moeengine.errors import MoeEngineError
+from moeengine.machine import address_space
 
 COMMANDS = {  # name: (module, summary)
     "generate": ("moeengine.cli.generate", "continue a prompt"),
@@ -40,9 +42,11 @@ def main(argv=None):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 still gets its text
     previous = _handle_signals()
     try:
-        args = _parser(argv).parse_args(argv)
+        args, unknown = _parser(argv).parse_known_args(argv)
+        if unknown:
+            args.parser.error(_unknown_message(args.parser, unknown))
         status = args.run(args)
-        sys.stdout.flush()
+        output.flush()
         return status
     except SystemExit as request:  # argparse, SIGTERM
         return request.code if isinstance(request.code, int) else EXIT_USAGE
@@ -51,9 +55,11 @@ def main(argv=None):
     except BrokenPipeError:
         _discard_stdout()
         return EXIT_ERROR
-    except (MoeEngineError, OSError, MemoryError) as error:
-        if show_traceback:
+    except (MoeEngineError, OSError, MemoryError, ImportError) as error:
+        if show_traceback or isinstance(error, ImportError) and address_space() is None:
             raise
+        if isinstance(error, OSError) and error.filename == output.STDOUT:
+            _discard_stdout()
         print(f"moeengine: {' '.join(_message(error).split())}", file=sys.stderr)
         return EXIT_ERROR
     finally:
@@ -89,11 +95,26 @@ def _parser(argv):
     return parser
 
 
+def _unknown_message(parser, unknown):
+    """What is wrong with arguments that no command takes; names the nearest option."""
+    import difflib  # only for this message: --help is to be quick
+
+    message = f"unrecognized arguments: {' '.join(unknown)}"
+    name = unknown[0].partition("=")[0]
+    known = [flag for action in parser._actions for flag in action.option_strings]
+    if close := difflib.get_close_matches(name, known, 1):
+        return f"{message}; did you mean {close[0]}?"
+    return message + ("; a text is given with -p" if not name.startswith("-") and "-p" in known else "")
+
+
 def _message(error):
     """One line about an error; the system's name the file first, as ours do."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return str(error) or type(error).__name__
+    words = str(error) or ("out of memory" if isinstance(error, MemoryError) else type(error).__name__)
+    if isinstance(error, (MemoryError, ImportError)) and (space := address_space()) and "ulimit" not in words:
+        return f"{words}; address space is limited to {space[0] / 1e6:.0f} MB (ulimit -v)"
+    return words
 
 
 def _replace_closed_streams():

@@ -57,6 +57,9 @@ def _lines(is_terminal):
         except EOFError:
             output.note("")
             return
+        except KeyboardInterrupt:
+            output.note("")  # or the shell's prompt would follow ours on its line
+            raise
 
 
 def _one_turn(conversation, line, is_terminal, verbose):

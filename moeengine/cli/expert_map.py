@@ -15,9 +15,11 @@ def add_arguments(parser):
 def run(args):
     from moeengine.loader.expert_map import map_of, write_map
     from moeengine.loader.model_file import ModelFile
+    from moeengine.loader.whole_file import check_writable
 
     if os.path.exists(args.output) and not args.force:
         raise ConfigError(f"{args.output}: found a file, expected none; --force replaces it")
+    check_writable(args.output)
     with ModelFile.open(args.model) as model_file:
         found = map_of(model_file)
     write_map(args.output, found)

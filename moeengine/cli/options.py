@@ -14,7 +14,7 @@ _DEFAULTS = {
 }
 MAX_TEXT_BYTES = 1 << 26  # of a prompt; what never ends, such as a device, would take all memory
 _NUMBERS = {int: "N", float: "X"}  # metavar of a type, or else of a field
-_WORDS = {"cache_mb": "MB", "memory_budget": "SIZE", "warm_experts": "FILE"}
+_WORDS = {"cache_mb": "MB", "memory_budget": "SIZE", "warm_experts": "FILE", "expert_map": "FILE"}
 
 # flags, field, type or choices, help, and the default in words where the field's own says nothing
 _MODEL = (

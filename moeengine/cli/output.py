@@ -9,12 +9,28 @@ import time
 
 PROGRESS_EVERY_S = 0.1
 CLEAR_LINE = "\r\x1b[K"
+STDOUT = "standard output"
 
 
 def write(text):
-    """Text to stdout, at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Text to stdout, at once. OSError names standard output as its file."""
+    with _named():
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def flush():
+    """What stdout still holds. OSError as `write`."""
+    with _named():
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _named():
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, STDOUT) from None
 
 
 def note(text):
@@ -38,15 +54,6 @@ def _finite(value):
     if isinstance(value, (list, tuple)):
         return [_finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def shown_bytes(n):
-    """'1.23 GB': decimal units, as disks and downloads count."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(n) < 1000:
-            return f"{n:.3g} {unit}" if unit != "B" else f"{n} B"
-        n /= 1000
-    return f"{n:.3g} TB"
 
 
 def shown_count(n):

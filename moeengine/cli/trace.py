@@ -7,6 +7,7 @@ import numpy as np
 
 from moeengine.cli import options, output
 from moeengine.errors import ConfigError
+from moeengine.loader.whole_file import check_writable, whole_file
 
 SHARES = (0.25, 0.5)  # of all experts, that a cache might hold
 POLICIES = ("lfu", "lru")
@@ -36,10 +37,7 @@ def add_arguments(parser):
 def run(args):
     from moeengine.engine import Engine
 
-    if args.plot:
-        from moeengine.cli.trace_plot import pyplot
-
-        pyplot()  # says at once if there is none
+    _check_outputs(args)
     text = options.read_text(args, sys.stdin)
     passes = []
     with output.logging_to_stderr(args.verbose, args.moe_stats):
@@ -60,6 +58,17 @@ def run(args):
 
         draw(args.plot, layers, chosen, counts, rates, n_prompt)
     return 0
+
+
+def _check_outputs(args):
+    """Says before any work what cannot be written at its end: OSError, ConfigError."""
+    if args.save:
+        check_writable(args.save)
+    if args.plot:
+        from moeengine.cli.trace_plot import check_plot
+
+        check_plot(args.plot)
+        check_writable(args.plot)
 
 
 def hit_rates(chosen, n_expert, share, policy):
@@ -100,5 +109,5 @@ def _print(layers, chosen, counts, rates):
 def _save(path, layers, counts):
     used = [(int(n), il, ie) for il, row in zip(layers, counts) for ie, n in enumerate(row) if n]
     experts = [[il, ie, n] for n, il, ie in sorted(used, key=lambda u: (-u[0], u[1], u[2]))]
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump({"experts": experts}, f)
+    with whole_file(path) as file:
+        file.write(json.dumps({"experts": experts}).encode())

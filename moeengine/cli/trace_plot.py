@@ -1,8 +1,11 @@
 """The picture of `trace --plot`: where the tokens of a text go, and what a cache would have had of it."""
 
+import os
+
 import numpy as np
 
 from moeengine.errors import ConfigError
+from moeengine.loader.whole_file import whole_file
 
 COLOURS = {"lfu": "#0b5fa5", "lru": "#d1720a"}
 DASHES = ("-", (0, (4, 2)), ":")
@@ -20,6 +23,18 @@ def pyplot():
     from matplotlib import pyplot as module
 
     return module
+
+
+def check_plot(path):
+    """ConfigError where matplotlib is missing, or has no format for the ending of `path`."""
+    formats = sorted(pyplot().figure().canvas.get_supported_filetypes())
+    pyplot().close("all")
+    if _format(path) not in formats:
+        raise ConfigError(f"--plot {path}: found no such format, expected one of {', '.join(formats)} as its ending")
+
+
+def _format(path):
+    return os.path.splitext(path)[1][1:].lower() or "png"
 
 
 def draw(path, layers, chosen, counts, rates, n_prompt):
@@ -48,7 +63,8 @@ def draw(path, layers, chosen, counts, rates, n_prompt):
             f"{chosen.shape[1]} tokens, {chosen.shape[2]} of {counts.shape[1]} experts each in {len(layers)} layers",
             x=0.01, ha="left", color=INK,
         )  # fmt: skip
-        figure.savefig(path, dpi=130)
+        with whole_file(path) as file:
+            figure.savefig(file, format=_format(path), dpi=130)
         plt.close(figure)
 
 

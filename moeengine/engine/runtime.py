@@ -19,7 +19,7 @@ from moeengine.kernels.threads import Team
 from moeengine.loader.expert_map import check_map
 from moeengine.loader.model_file import ModelFile
 from moeengine.loader.model_info import kv_bytes_per_token
-from moeengine.machine import default_n_threads
+from moeengine.machine import address_space_limit, default_n_threads
 from moeengine.stats import Counters
 from moeengine.supply.budget import resident_bytes
 from moeengine.supply.choice import Demand, dense_policy, room_for, supply_for
@@ -120,7 +120,11 @@ class Runtime:
         """Graph context of `session`: its KV cache and scratch memory."""
         self.check_open()
         n_ubatch = min(self.n_ubatch, n_ctx)
-        context = self.model.new_context(n_ctx=n_ctx, n_ubatch=n_ubatch, team=self.team)
+        try:
+            context = self.model.new_context(n_ctx=n_ctx, n_ubatch=n_ubatch, team=self.team)
+        except MemoryError as error:
+            limit = address_space_limit()
+            raise MemoryError(f"{error}; {limit}" if limit else str(error)) from None
         self._sessions[id(session)] = session
         return context, n_ubatch
 

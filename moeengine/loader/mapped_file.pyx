@@ -20,6 +20,7 @@ import os
 from moeengine.errors import ClosedError, SupplyError
 from moeengine.loader.messages import shown_path
 from moeengine.loader.open_file import absolute, open_regular
+from moeengine.machine import address_space_limit
 
 cdef extern from "bus_guard.h":
     int moe_guard_add(void *base, size_t n)
@@ -82,9 +83,10 @@ cdef class MappedFile:
         if self.size:
             base = mmap(NULL, self.size, PROT_READ, MAP_SHARED, self.fd, 0)
             if base == MAP_FAILED:
+                reason, limit = os.strerror(errno), address_space_limit()
                 raise SupplyError(
-                    f"{shown_path(self.path)}: cannot map {self.size} bytes: {os.strerror(errno)}; "
-                    "a limit on address space (ulimit -v) may be smaller than the file"
+                    f"{shown_path(self.path)}: cannot map {self.size / 1e6:.0f} MB: {reason}"
+                    + (f"; {limit}" if limit else "")
                 )
             self._base = <char *> base
             self._guard = moe_guard_add(base, self.size)

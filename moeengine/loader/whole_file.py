@@ -1,10 +1,12 @@
 """Files as a whole: read where they have an end, written so that they appear under their name only when complete."""
 
+import contextlib
 import errno
 import os
 import stat
 import tempfile
-from contextlib import contextmanager
+
+MAX_PREFIX_BYTES = 200  # of a temporary file's name, which may have 255 with what is added
 
 
 def read_file(path):
@@ -24,7 +26,7 @@ def _open_at_once(path, flags):
     return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for its writer
 
 
-@contextmanager
+@contextlib.contextmanager
 def whole_file(path):
     """Yield a binary file in the folder of `path`. On success it takes that name, on any exception it is removed.
 
@@ -32,16 +34,11 @@ def whole_file(path):
 
     Raises
     ------
-    OSError    it cannot be written; a folder, pipe or device stands there, which is left alone
+    OSError    it cannot be written; a folder, pipe or device stands there, which is left alone. Its file name
+               is `path`
     """
     path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise FileExistsError(errno.EEXIST, "found a folder, pipe or device, expected a file", path)
-    folder, name = os.path.split(path)
-    try:
-        fd, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=folder)
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, path) from None  # names no file that nobody asked for
+    fd, temporary = _new_file_beside(path)
     try:
         with os.fdopen(fd, "wb") as file:
             yield file
@@ -49,9 +46,35 @@ def whole_file(path):
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, temporary):
+            raise OSError(error.errno, error.strerror, path) from None
         raise
+
+
+def check_writable(path):
+    """OSError as from `whole_file` where `path` cannot be written; asked before the work that is to fill it."""
+    fd, temporary = _new_file_beside(os.path.realpath(path))
+    os.close(fd)
+    os.unlink(temporary)
+
+
+def _new_file_beside(path):
+    """(descriptor, path) of a file in the folder of `path` that is to become `path`."""
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        is_file = True
+    if not is_file:
+        raise FileExistsError(errno.EEXIST, "found a folder, pipe or device, expected a file", path)
+    folder, name = os.path.split(path)
+    short = os.fsdecode(os.fsencode(name)[:MAX_PREFIX_BYTES])
+    try:
+        return tempfile.mkstemp(prefix=f".{short}.", suffix=".part", dir=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None  # names no file that nobody asked for
 
 
 def _umask():

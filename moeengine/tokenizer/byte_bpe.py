@@ -3,8 +3,12 @@
 import logging
 
 from moeengine.errors import GGUFError
+from moeengine.machine import require_address_space
 from moeengine.tokenizer.pre import cut_digits, expand
 from moeengine.tokenizer.roles import byte_of
+
+BYTES_A_TOKEN = 450  # and a merge, while the package takes them over; it has no way to say that memory is short
+BYTES_A_CHARACTER = 200  # of a text, while the package cuts it
 
 log = logging.getLogger("moeengine")
 
@@ -55,6 +59,7 @@ class ByteBPE:
         -------
         list of int
         """
+        require_address_space(BYTES_A_CHARACTER * len(text), "tokenizer")
         if self._digits:
             encoding = self._bpe.encode(
                 cut_digits(text, self._digits), is_pretokenized=True, add_special_tokens=False
@@ -101,6 +106,7 @@ def build_bpe(vocab, alphabet, **options):
     missing = [char for char in alphabet if char not in ids]
     if missing:
         log.info("%s: %d of the 256 bytes have no token and are dropped", vocab.where, len(missing))
+    require_address_space(BYTES_A_TOKEN * (len(ids) + len(vocab.merges)), "tokenizer")
     merges = _pairs(vocab.merges.tolist())
     control = {table.texts[i] for i in table.control}
     for text in control:

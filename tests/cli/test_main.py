@@ -68,6 +68,21 @@ def test_bad_usage_is_two(args, capsys):
     assert captured.out == "" and "usage:" in captured.err and "error:" in captured.err
 
 
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        (["generate", "--max-token", "5", "-p", "a"], "did you mean --max-tokens?"),
+        (["quantize", "a", "b", "--type", "q8_0", "--tensor-types=a=q4_k"], "did you mean --tensor-type?"),
+        (["generate", "hello"], "a text is given with -p"),
+        (["info", "a", "--zzz"], "unrecognized arguments: --zzz"),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_shows_the_usage_of_its_command(args, words, capsys):
+    assert main(args) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"usage: moeengine {args[0]} ") and words in error.splitlines()[-1]
+
+
 def test_version_and_help(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"moeengine {__version__}\n"
