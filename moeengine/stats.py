@@ -31,3 +31,13 @@ class Counters:
 
     def as_dict(self):
         return asdict(self)
+
+
+def shown_bytes(n):
+    """'1.23 GB': three digits, decimal units, as disks and downloads count. Everybody who tells a size uses this."""
+    if abs(n) < 1000:
+        return f"{n} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        n /= 1000
+        if abs(n) < 999.5 or unit == "TB":
+            return f"{n:.{2 if abs(n) < 9.995 else 1 if abs(n) < 99.95 else 0}f} {unit}"

@@ -3,7 +3,8 @@
 from dataclasses import asdict
 
 from moeengine.cli import output
-from moeengine.cli.output import shown_bytes, shown_count
+from moeengine.cli.output import shown_count
+from moeengine.stats import shown_bytes
 
 N_ARRAY_SHOWN = 4
 

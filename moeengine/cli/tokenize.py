@@ -29,12 +29,27 @@ def run(args):
     ids = tokenizer.encode(
         text, add_special=not args.no_add_special, parse_special=args.parse_special
     )
-    pieces = [tokenizer.token_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
+    pieces = [tokenizer.token_bytes(i) for i in ids]
     if args.json:
-        output.json_line({"tokens": ids, "texts": pieces})
+        texts = [piece.decode("utf-8", "backslashreplace") for piece in pieces]
+        output.json_line({"tokens": ids, "texts": texts})
     elif args.ids:
         output.write(" ".join(map(str, ids)) + "\n")
     else:
         for i, piece in zip(ids, pieces):
-            output.write(f"{i:7d}  {piece!r}\n")
+            output.write(f"{i:7d}  {_shown(piece)}\n")
     return 0
+
+
+def _shown(piece):
+    """Bytes of a token in quotes: text as it is, what is no UTF-8 or cannot be seen as escapes."""
+    return "'" + "".join(map(_escaped, piece.decode("utf-8", "surrogateescape"))) + "'"
+
+
+def _escaped(char):
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no text
+        return f"\\x{code - 0xDC00:02x}"
+    if char in "\\'":
+        return "\\" + char
+    return f"\\u{code:04x}" if 0x80 <= code < 0x100 and not char.isprintable() else repr(char)[1:-1]

@@ -5,6 +5,7 @@ from math import ceil
 
 from moeengine.config import N_UBATCH_DEFAULT
 from moeengine.errors import ConfigError
+from moeengine.stats import shown_bytes
 from moeengine.supply import make_supply
 from moeengine.supply.budget import Room, memory_room
 from moeengine.supply.expert_table import bytes_of_token, sizes_of
@@ -133,7 +134,7 @@ def choose(model_at, settings, demand, room=None, page_cache_share=1.0):
     most = min(room.n_bytes - rest, sum(tier.n_expert * size for _, tier, size in sizes))
     least = bytes_of_token(sizes, model_at.n_expert_used)
     numbers = (
-        f"file {(demand.experts + demand.dense) / 1e9:.2f} GB, room {(room.n_bytes + taken) / 1e9:.2f} GB ({room.why})"
+        f"file {shown_bytes(sum(m.size for m in model_at.maps))}, room {shown_bytes(room.n_bytes + taken)} ({room.why})"
     )
     mode, words = settings.moe_mode, "" if settings.moe_mode == "stream" else "as asked"
     fits = demand.whole - taken <= FITS_BELOW * room.n_bytes

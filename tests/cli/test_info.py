@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from moeengine.cli import main
 from moeengine.loader.model_file import ModelFile
 from moeengine.loader.model_info import find_bad_blocks
+from moeengine.stats import shown_bytes
+from tests.tokenizer.vocabs import write_byte_bpe
 from tests.tiny import write_tiny
 
 
@@ -55,6 +58,23 @@ def test_check_finds_the_expert_with_nan(tmp_path, capsys):
         assert list(find_bad_blocks(file)) == [(name, 2, 1, expert_bytes // 34)]
     assert main(["info", str(tiny.path), "--check"]) == 1
     assert f"{name}, expert 2: 1 of " in capsys.readouterr().out
+
+
+def test_sizes_are_rounded_in_one_way(tmp_path, capsys):
+    assert [shown_bytes(n) for n in (0, 999, 1000, 12340, 123400, 999499, 999600, 1640591520, 5 * 10**15)] == [
+        "0 B", "999 B", "1.00 kB", "12.3 kB", "123 kB", "999 kB", "1.00 MB", "1.64 GB", "5000 TB"]  # fmt: skip
+    path = str(write_tiny(tmp_path / "a.gguf").path)
+    assert main(["info", path]) == 0
+    size = re.search(r"^file +(\S+ \S+) in ", capsys.readouterr().out, re.M)[1]
+    assert main(["generate", "-m", path, "-p", "a", "-n", "1", "-v"]) == 0
+    assert f"file {size}, room " in capsys.readouterr().err
+
+
+def test_tokens_are_shown_with_each_byte_once(tmp_path, capsys):
+    path = str(write_byte_bpe(tmp_path / "v.gguf"))
+    assert main(["tokenize", "-m", path, "-p", "\u00e4'\\\x1b\n a"]) == 0
+    shown = [line.lstrip().split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["'\\xc3'", "'\\xa4'", "'\\''", "'\\\\'", "'\\x1b'", "'\\n'", "' '", "'a'"]
 
 
 def test_a_cut_file_is_an_error(tmp_path, capsys):
