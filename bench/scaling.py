@@ -7,11 +7,26 @@ a real pass with that many threads, whatever the machine has.
 """
 
 import argparse
+import re
+from pathlib import Path
 
+import moeengine
 from moeengine import Engine
+from moeengine.graph.moe_ffn import GROUP_PAIRS
 
-ROW_CHUNK, LEAST_ROW_CHUNK, UNITS_A_THREAD, X_ROWS = 64, 16, 3, 512
-SEGMENT, SPLIT_TOKENS, Q_ROWS, GROUP_PAIRS = 512, 4, 128, 256
+PACKAGE = Path(moeengine.__file__).parent
+
+
+def constant(file, name):
+    """The number that a source of the package gives to `name`: in an enum, or with #define."""
+    return int(re.search(rf"^\s*(?:#define\s+)?{name}\s*=?\s*(\d+)", (PACKAGE / file).read_text(), re.M)[1])
+
+
+ROW_CHUNK, LEAST_ROW_CHUNK, UNITS_A_THREAD, X_ROWS = (
+    constant("graph/block.pxd", name) for name in ("ROW_CHUNK", "LEAST_ROW_CHUNK", "UNITS_A_THREAD", "X_CHUNK_ROWS")
+)
+SPLIT_TOKENS, Q_ROWS = (constant("graph/attention.pxd", name) for name in ("SPLIT_TOKENS", "Q_ROWS"))
+SEGMENT = constant("kernels/csrc/moe_table.h", "MOE_KV_SEGMENT")
 
 
 def units(n_rows, n_threads, n_x=1):

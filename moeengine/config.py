@@ -223,9 +223,9 @@ class SamplingParams:
     def __post_init__(self):
         checked = {
             "logit_bias": _logit_bias(self.logit_bias),
-            "repeat_penalty": _number("repeat_penalty", self.repeat_penalty, 1e-6),
-            "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -1e6),
-            "presence_penalty": _number("presence_penalty", self.presence_penalty, -1e6),
+            "repeat_penalty": _number("repeat_penalty", self.repeat_penalty, 1e-6, 1e6),
+            "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -1e6, 1e6),
+            "presence_penalty": _number("presence_penalty", self.presence_penalty, -1e6, 1e6),
             "repeat_last_n": integer("repeat_last_n", self.repeat_last_n, -1),
             "top_k": integer("top_k", self.top_k, 0),
             "top_p": _number("top_p", self.top_p, 0, 1),
@@ -247,7 +247,7 @@ def _logit_bias(value):
         if number == -math.inf:
             bias[token] = -math.inf
         else:
-            bias[token] = _number(f"logit_bias[{token}]", number, -1e9)
+            bias[token] = _number(f"logit_bias[{token}]", number, -1e9, 1e9)
     return bias
 
 

@@ -11,6 +11,7 @@ from moeengine.engine import prompts
 from moeengine.engine.generation import Completion, Stream
 from moeengine.engine.runtime import Runtime
 from moeengine.engine.session import Session
+from moeengine.errors import ConfigError
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 Progress = Callable[[int, int], None] | None
@@ -150,6 +151,8 @@ class Engine:
         All sessions of this engine are watched. An exception in `callback` ends the call.
         """
         self._runtime.check_open()
+        if callback is not None and not callable(callback):
+            raise ConfigError(f"callback: found {callback!r}, expected a function of (n_past, tokens, experts)")
         self._runtime.routing_callback = callback
 
     @property

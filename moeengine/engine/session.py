@@ -128,6 +128,8 @@ class Session:
         Parameters and errors as in `Engine.complete`.
         """
         runtime = self._runtime
+        if progress is not None and not callable(progress):
+            raise ConfigError(f"progress: found {progress!r}, expected a function of (n_done, n_total)")
         call = runtime.new_call(self._cancellations)
         params = GenerationParams.of(settings)
         tokens = prompts.prompt_tokens(runtime, prompt, params)

@@ -248,6 +248,17 @@ def test_nan_logits_are_a_typed_error_and_the_engine_goes_on(made):
     assert engine.complete("ab", **GREEDY).n_generated == 8
 
 
+@pytest.mark.parametrize("call", ["complete", "generate", "stream"])
+def test_a_callback_that_cannot_be_called_is_refused_at_once(made, call):
+    engine, model = made
+    settings = {"stream": True} if call == "stream" else {}
+    with pytest.raises(ConfigError, match="progress: found 5, expected a function"):
+        getattr(engine, "complete" if call == "complete" else "generate")("ab", progress=5, **settings)
+    with pytest.raises(ConfigError, match="callback: found 'x', expected a function"):
+        engine.on_routing("x")
+    assert not any(context.computed for context in model.contexts)
+
+
 def test_unknown_settings(made):
     with pytest.raises(ConfigError, match="did you mean temperature"):
         made[0].complete("ab", temprature=1)
