@@ -29,12 +29,12 @@ WIDTH_NAMES = frozenset(
         "round",
         "slice",
         "truncate",
-        "wordwrap",
         "zfill",
     )
 )
 UNSAFE_STR = frozenset(("encode", "expandtabs", "format_map", "maketrans", "translate"))
-DROPPED_FILTERS = ("pprint", "random", "urlize", "xmlattr")
+DROPPED_FILTERS = ("pprint", "random", "urlize", "wordwrap", "xmlattr")
+MAX_JSON_SPACE = 16  # characters between the entries that `tojson` writes
 DROPPED_GLOBALS = ("lipsum",)
 
 
@@ -245,8 +245,10 @@ def _identity(value):
 
 
 def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    if isinstance(indent, int) and indent > 16:
-        raise TemplateRuntimeError(f"tojson: found an indent of {indent}, expected at most 16")
+    for name, length in (("indent", indent if isinstance(indent, int) else len(indent or "")),
+                         ("separators", max(map(len, separators or ("",))))):  # fmt: skip
+        if length > MAX_JSON_SPACE:
+            raise TemplateRuntimeError(f"tojson: found {name} of {length}, expected at most {MAX_JSON_SPACE}")
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
