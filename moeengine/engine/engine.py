@@ -196,10 +196,14 @@ class Engine:
         self._runtime.close()
 
     def __enter__(self) -> "Engine":
+        self._runtime.check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Engine {str(self._path)!r}{' closed' if self._runtime.is_closed else ''}>"
+        return f"<Engine {os.fsdecode(self._path)!r}{' closed' if self._runtime.is_closed else ''}>"
+
+    def __reduce__(self):
+        raise TypeError("an Engine cannot be pickled or copied: give its path to the other process, and load it there")

@@ -200,6 +200,13 @@ class Stream:
         except ValueError:
             pass  # another thread is reading; it ends with its next step
 
+    def __repr__(self):
+        generation = self._generation
+        return f"<Stream of {len(generation.tokens)} tokens, {generation.finish_reason or 'not ended'}>"
+
+    def __reduce__(self):
+        raise TypeError("a Stream cannot be pickled or copied: its result can")
+
     @property
     def result(self):
         """Completion of what was read so far; finish_reason "cancelled" before the end."""

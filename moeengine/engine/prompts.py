@@ -9,7 +9,7 @@ from moeengine.errors import ConfigError
 logger = logging.getLogger("moeengine")
 
 
-def token_ids(tokens, n_vocab):
+def token_ids(tokens, n_vocab, name="tokens", expected="a list of token ids"):
     """A new list of int. ConfigError: not a sequence of integers 0 <= id < n_vocab."""
     ids = []
     try:
@@ -20,10 +20,10 @@ def token_ids(tokens, n_vocab):
                 raise TypeError
             ids.append(operator.index(token))
     except TypeError:
-        raise ConfigError(f"tokens: found {_short(tokens)}, expected a list of token ids") from None
+        raise ConfigError(f"{name}: found {_short(tokens)}, expected {expected}") from None
     if ids and (min(ids) < 0 or max(ids) >= n_vocab):
         wrong = next(i for i in ids if not 0 <= i < n_vocab)
-        raise ConfigError(f"tokens: found id {wrong}, expected 0 to {n_vocab - 1}")
+        raise ConfigError(f"{name}: found id {wrong}, expected 0 to {n_vocab - 1}")
     return ids
 
 
@@ -47,7 +47,7 @@ def prompt_tokens(runtime, prompt, params):
         ids = chat_tokens(runtime, prompt, params)
     else:
         ids = prompt
-    ids = token_ids(ids, runtime.hparams.n_vocab)
+    ids = token_ids(ids, runtime.hparams.n_vocab, "prompt", "a text, a list of token ids or a list of messages")
     bos_id = runtime.tokenizer().bos_id
     if bos_id is not None and ids[:2] == [bos_id, bos_id]:
         logger.warning("the prompt begins with two BOS tokens; add_special=False leaves one out")

@@ -305,10 +305,19 @@ class Session:
         self._runtime.release()
 
     def __enter__(self):
+        self.check_open()
         return self
 
     def __exit__(self, *_):
         self.close()
+
+    def __repr__(self):
+        if self._is_closed or self._runtime.is_closed:
+            return "<Session closed>"
+        return f"<Session with {len(self._tokens)} of {self._n_ctx} tokens>"
+
+    def __reduce__(self):
+        raise TypeError("a Session cannot be pickled or copied: save and load take a timeline elsewhere")
 
 
 def _common_prefix(a, b):

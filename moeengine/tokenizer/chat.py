@@ -147,7 +147,7 @@ class ChatTemplate:
                 context = self._template.new_context(variables)
                 return environment.concatenated(self._template.root_render_func(context))
             except Exception as error:
-                raise ConfigError(f"chat template: {_told(error)}") from error
+                raise ConfigError(f"chat template: {_told(error)}{_hint(messages)}") from error
 
     def _special_texts(self):
         tokenizer = self._tokenizer
@@ -200,6 +200,9 @@ class _Counter:
             )
         if message.get("content") is None and not message.get("tool_calls"):
             raise ConfigError(f"message {i}: found no content, expected 'content' or 'tool_calls'")
+        if not isinstance(message.get("content"), (str, list, tuple, type(None))):
+            found = type(message["content"]).__name__
+            raise ConfigError(f"message {i}: found content of type {found}, expected text")
         message = self.plain(message, f"message {i}")
         if message["role"] in ROLES:
             message["role"] = literal(message["role"])
@@ -229,6 +232,14 @@ class _Counter:
             )
         self.sizes[id(copy)] = self.n_entries - before[0], self.n_chars - before[1]
         return copy
+
+
+def _hint(messages):
+    """What may have been wrong with messages that a template failed on; "" where they are plain."""
+    for i, message in enumerate(messages):
+        if not isinstance(message.get("content"), (str, type(None))):
+            return f"; message {i} has a list as its content, and this template may take text alone"
+    return ""
 
 
 def _told(error):

@@ -87,7 +87,7 @@ def test_max_tokens_zero_only_processes_the_prompt(made):
         ([1.5], "token ids"),
         (["a"], "token ids"),
         ([True], "token ids"),
-        (3, "token ids"),
+        (3, "prompt: found 3, expected a text, a list of token ids or a list of messages"),
         (b"ab" * 0 or None, "token ids"),
     ],
 )

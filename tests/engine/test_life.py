@@ -1,6 +1,8 @@
 """Threads, cancelling, Ctrl-C, closing, forking, freeing: what a process can do to an Engine."""
 
+import copy
 import gc
+import pickle
 import subprocess
 import sys
 import threading
@@ -285,9 +287,25 @@ def test_close_twice_and_use_after_close(made):
     ):  # fmt: skip
         with pytest.raises(ClosedError, match="closed"):
             call()
+    for closed in (engine, session):
+        with pytest.raises(ClosedError, match="closed"), closed:
+            pass
+        assert "closed" in repr(closed)
     engine.cancel()
-    assert "closed" in repr(engine)
     assert stream.result.finish_reason == "cancelled"
+
+
+def test_what_holds_a_model_is_neither_pickled_nor_copied(made):
+    engine, model = made
+    with engine.session() as session, engine.generate("ab", stream=True, **GREEDY) as stream:
+        session.eval([1, 2])
+        next(stream)
+        for thing, words in ((engine, "Engine"), (session, "Session"), (stream, "Stream")):
+            for use in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match=f"{words} cannot be pickled or copied"):
+                    use(thing)
+        assert repr(session) == "<Session with 2 of 32 tokens>" and repr(stream) == "<Stream of 1 tokens, not ended>"
+        assert pickle.loads(pickle.dumps(stream.result)) == stream.result
 
 
 def test_close_while_another_thread_generates(slow):

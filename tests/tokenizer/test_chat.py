@@ -251,8 +251,9 @@ def test_a_template_cannot_leave_the_sandbox(render, source):
 @pytest.mark.parametrize("messages, message", [
     ("hi", "found str"), ({"role": "user"}, "found dict"), (5, "found int"), ([1], "message 0: found no role"),
     ([{"content": "x"}], "no role"), ([{"role": 1}], "no role"), ([{"role": "user"}], "no content"),
-    ([user(object())], "message 0: found object"),
-    ([user(b"x")], "found bytes"),
+    ([user(object())], "message 0: found content of type object"),
+    ([user(b"x")], "content of type bytes"), ([user("a"), user(5)], "message 1: found content of type int"),
+    ([user("a"), user([{"type": "text", "text": "b"}])], "message 1 has a list as its content"),
 ])  # fmt: skip
 def test_messages_of_another_shape_are_refused(render, messages, message):
     with pytest.raises(ConfigError, match=message):
