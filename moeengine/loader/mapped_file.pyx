@@ -28,8 +28,22 @@ cdef extern from "bus_guard.h":
     int64_t moe_guard_take(int i)
     int moe_guard_heal(int i, int fd, int64_t offset)
 
+cdef extern from *:
+    """
+    #ifndef MADV_HUGEPAGE
+    #define MADV_HUGEPAGE 14
+    #endif
+    #ifndef MADV_POPULATE_READ   /* since Linux 5.14; before, the headers may lack it */
+    #define MADV_POPULATE_READ 22
+    #endif
+    """
+    enum:
+        MADV_HUGEPAGE
+        MADV_POPULATE_READ
+
 cdef dict ADVICE = {
     "normal": MADV_NORMAL,
+    "hugepage": MADV_HUGEPAGE,
     "random": MADV_RANDOM,
     "sequential": MADV_SEQUENTIAL,
     "willneed": MADV_WILLNEED,
@@ -175,7 +189,7 @@ cdef class MappedFile:
         Parameters
         ----------
         offset, length : int    bytes; inside the file
-        advice : {"normal", "random", "sequential", "willneed", "dontneed"}
+        advice : {"normal", "random", "sequential", "willneed", "dontneed", "hugepage"}
             "dontneed" is rounded inward to whole pages, so bytes of a neighbour are never dropped;
             the others are rounded outward
 
@@ -207,6 +221,24 @@ cdef class MappedFile:
             return 0
         self.bytes_advised += last - first
         return last - first
+
+    def populate(self, size_t offset, size_t length):
+        """Read a range into the page cache and map it, without the GIL; nothing is copied.
+
+        Returns
+        -------
+        bool   False where the system cannot: it is too old, or bytes of the file are gone
+        """
+        cdef int rc
+        cdef size_t first = offset // PAGE * PAGE
+        self._check_range(offset, length)
+        if length == 0:
+            return True
+        self.n_views += 1  # the mapping stays meanwhile
+        with nogil:
+            rc = madvise(self._base + first, offset + length - first, MADV_POPULATE_READ)
+        self.n_views -= 1
+        return rc == 0
 
     def resident_pages(self, size_t offset, size_t length):
         """How many pages of a range are in memory.

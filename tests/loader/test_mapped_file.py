@@ -116,6 +116,20 @@ def test_residency_follows_what_is_touched(mapped, path):
     assert mapped.resident_pages(3, 0) == (0, 0)
 
 
+def test_populate_reads_a_range_and_maps_it(mapped, path):
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    if not mapped.populate(5, 2 * page_size):
+        pytest.skip("this system cannot populate a mapping")
+    assert mapped.resident_pages(0, 3 * page_size) == (3, 3) and mapped.n_views == 0
+    assert mapped.populate(0, mapped.size) and mapped.populate(mapped.size, 0)
+    assert mapped.resident_pages(0, mapped.size) == (N_PAGES + 1, N_PAGES + 1)
+    os.truncate(path, 4 * page_size)
+    assert not mapped.populate(0, mapped.size) and mapped.populate(0, 4 * page_size)
+
+
 def test_ranges_outside_are_refused(mapped):
     size = mapped.size
     for where in ((0, size + 1), (size, 1), (1, 2**64 - 1), (2**64 - 1, 2), (2**63, 2**63)):
@@ -123,6 +137,8 @@ def test_ranges_outside_are_refused(mapped):
             mapped.advise(*where, "normal")
         with pytest.raises(ValueError, match="found"):
             mapped.resident_pages(*where)
+        with pytest.raises(ValueError, match="found"):
+            mapped.populate(*where)
     with pytest.raises(ValueError, match="willneed"):
         mapped.advise(0, 1, "sometime")
     with pytest.raises(OverflowError):
@@ -142,7 +158,7 @@ def test_empty_file(tmp_path):
     (tmp_path / "empty").touch()
     mapped = MappedFile(tmp_path / "empty")
     assert mapped.size == 0 and mapped.address == 0 and bytes(mapped) == b""
-    assert mapped.advise(0, 0, "willneed") == 0 and mapped.resident_pages(0, 0) == (0, 0)
+    assert mapped.populate(0, 0) and mapped.advise(0, 0, "willneed") == 0 and mapped.resident_pages(0, 0) == (0, 0)
 
 
 def test_what_cannot_be_opened(tmp_path):

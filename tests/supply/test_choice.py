@@ -79,16 +79,16 @@ def test_reading_ahead_brings_a_file_in_and_ends_with_the_engine(path, tmp_path,
     monkeypatch.setattr("moeengine.engine.runtime.page_cache_share", lambda _: 0.0)
     engine = Engine(copy, n_ctx=64)
     ahead = engine._runtime.read_ahead
-    ahead._thread.join(20)
+    ahead.join(20)
     assert ahead.is_done and ahead.n_bytes == os.path.getsize(copy)
     with Engine(path, n_ctx=64, moe_mode="mmap") as plain:
         assert np.array_equal(engine.logits([1, 2, 3]), plain.logits([1, 2, 3]))
     engine.close()
     ahead.close()
-    monkeypatch.setattr("moeengine.supply.read_ahead.PIECE_BYTES", 1)  # takes its time: closing must end it
+    monkeypatch.setattr("moeengine.supply.read_ahead.PIECE_BYTES", 64)  # takes its time: closing must end it
     engine = Engine(copy, n_ctx=64)
     engine.close()
-    assert not engine._runtime.read_ahead._thread.is_alive()
+    assert not engine._runtime.read_ahead.is_running
 
 
 def test_auto_without_direct_reads(path, monkeypatch):
