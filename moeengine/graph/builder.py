@@ -20,6 +20,7 @@ from moeengine.graph.rope import rope_config
 from moeengine.graph.weights import Tensors, Vector
 from moeengine.loader.banks import layer_banks
 
+MAX_COUNT = 1 << 24  # of heads, widths and experts
 MAX_LAYERS = 1024  # far above every published model; bounds what a bad file can make us build
 
 
@@ -77,30 +78,11 @@ class Sizes:
             setattr(self, name, max(getattr(self, name), value))
 
 
-def per_layer(file, key, n_layer, default=None, low=0):
-    """A count that the file gives once or once a layer -> tuple (n_layer,)."""
-    value = file.metadata.get(key, default)
-    if value is None:
-        raise GGUFError(f"{file.files[0].path}: key {key}: missing")
-    if np.ndim(value) == 0 and not isinstance(value, (str, bytes)):
-        value = [value] * n_layer
-    try:
-        counts = tuple(int(v) for v in value)
-    except (TypeError, ValueError):
-        raise GGUFError(f"{file.files[0].path}: key {key}: found {value!r}, expected integers") from None
-    if len(counts) < n_layer:
-        raise GGUFError(f"{file.files[0].path}: key {key}: found {len(counts)} values, expected {n_layer}")
-    for il, count in enumerate(counts[:n_layer]):
-        if not low <= count < 1 << 24:
-            raise GGUFError(f"{file.files[0].path}: key {key}: found {count} for layer {il}, expected {low} or more")
-    return counts[:n_layer]
-
-
 def read_hparams(file, tensors, n_expert_used=None):
     """HParams of a model file. GGUFError names the key that is missing or out of range."""
     arch = file.architecture
 
-    def count(key, default=None, low=1, high=1 << 24):
+    def count(key, default=None, low=1, high=MAX_COUNT):
         args = () if default is None else (default,)
         return file.get_int(f"{arch}.{key}", *args, lo=low, hi=high)
 
@@ -115,8 +97,8 @@ def read_hparams(file, tensors, n_expert_used=None):
     if n_layer < 1:
         raise GGUFError(f"{file.files[0].path}: key {arch}.block_count: no layer is left beside "
                         f"{arch}.nextn_predict_layers")
-    n_head = per_layer(file, f"{arch}.attention.head_count", n_layer, low=1)
-    n_head_kv = per_layer(file, f"{arch}.attention.head_count_kv", n_layer, default=n_head, low=1)
+    n_head = file.get_per_layer(f"{arch}.attention.head_count", n_layer, lo=1, hi=MAX_COUNT)
+    n_head_kv = file.get_per_layer(f"{arch}.attention.head_count_kv", n_layer, n_head, lo=1, hi=MAX_COUNT)
     for il, (h, k) in enumerate(zip(n_head, n_head_kv)):
         if h % k:
             raise GGUFError(f"{file.files[0].path}: layer {il}: {h} query heads are no multiple of {k} KV heads")
@@ -131,7 +113,7 @@ def read_hparams(file, tensors, n_expert_used=None):
             expected = f"1 to {n_expert}" if n_expert else "nothing: the model has no experts"
             raise ConfigError(f"n_expert_used: found {n_expert_used}, expected {expected}")
         used = n_expert_used
-    n_ff = per_layer(file, f"{arch}.feed_forward_length", n_layer, default=0)
+    n_ff = file.get_per_layer(f"{arch}.feed_forward_length", n_layer, 0, lo=0, hi=MAX_COUNT)
     eps = file.get_float(f"{arch}.attention.layer_norm_rms_epsilon")
     if not (math.isfinite(eps) and 0 <= eps < 1):
         raise GGUFError(f"{file.files[0].path}: key {arch}.attention.layer_norm_rms_epsilon: found {eps}, "

@@ -84,6 +84,24 @@ class TypedMetadata:
             self.refuse(key, value, f"an integer{_range(lo, hi)}")
         return value
 
+    def get_per_layer(self, key, n_layer, default=MISSING, lo=None, hi=None):
+        """Integers with lo <= value <= hi, one a layer: tuple (n_layer,). The file gives one for all, or an array of them.
+
+        default : int, or sequence of n_layer
+        """
+        value = self.get(key, default)
+        if key not in self.metadata:
+            return (value,) * n_layer if isinstance(value, int) else tuple(value)
+        if not isinstance(value, np.ndarray):
+            return (self.get_int(key, lo=lo, hi=hi),) * n_layer
+        counts = self.get_array(key, kind="int").tolist()
+        if len(counts) < n_layer:
+            self.refuse(key, value, f"{n_layer} elements, one a layer")
+        for il, count in enumerate(counts[:n_layer]):
+            if lo is not None and count < lo or hi is not None and count > hi:
+                self.refuse(key, count, f"an integer{_range(lo, hi)} (layer {il})")
+        return tuple(counts[:n_layer])
+
     def get_float(self, key, default=MISSING, lo=None, hi=None):
         """A finite float with lo <= value <= hi; an integer is taken too."""
         value = self.get(key, default)

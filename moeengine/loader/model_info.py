@@ -130,6 +130,8 @@ def _experts(model_file, arch):
         return None
     n_used = model_file.get_int(f"{arch}.expert_used_count", 1, lo=1)
     layers = [b for b in all_banks(model_file, n_layer, n_embd=n_embd, n_expert_used=n_used) if b]
+    if not layers:  # the file counts fewer layers than it has
+        return None
     sizes = [[sum(n for _, _, n in b.slices(ie)) for ie in range(b.n_expert)] for b in layers]
     flat = [n for layer in sizes for n in layer]
     return ExpertFigures(
@@ -158,23 +160,13 @@ def kv_bytes_per_token(model_file):
     """Bytes of keys and values that one token adds, all layers. GGUFError: a key is missing or wrong."""
     arch = model_file.architecture
     n_layer = model_file.get_int(f"{arch}.block_count", lo=0, hi=1 << 16)
-    n_head = _per_layer(model_file, f"{arch}.attention.head_count", n_layer, None)
-    n_head_kv = _per_layer(model_file, f"{arch}.attention.head_count_kv", n_layer, n_head)
+    n_head = model_file.get_per_layer(f"{arch}.attention.head_count", n_layer, lo=0)
+    n_head_kv = model_file.get_per_layer(f"{arch}.attention.head_count_kv", n_layer, n_head, lo=0)
     n_embd = model_file.get_int(f"{arch}.embedding_length", lo=1)
     head_dim = n_embd // max(n_head) if n_head and max(n_head) > 0 else 0
     k = model_file.get_int(f"{arch}.attention.key_length", head_dim, lo=0)
     v = model_file.get_int(f"{arch}.attention.value_length", head_dim, lo=0)
     return KV_BYTES * (k + v) * sum(n_head_kv)
-
-
-def _per_layer(model_file, key, n_layer, default):
-    """One number a layer, from a key that holds one for all or an array of them."""
-    value = model_file.get(key, None)
-    if value is None and default is not None:
-        return default
-    if isinstance(value, np.ndarray):
-        return [int(n) for n in value[:n_layer]]
-    return [model_file.get_int(key, lo=0)] * n_layer
 
 
 def find_bad_blocks(model_file, progress=None):

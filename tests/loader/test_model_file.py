@@ -45,6 +45,18 @@ def test_typed_metadata(model):
     assert model.get("x.int") == 7 and model.architecture == "qwen3moe"
 
 
+def test_one_value_for_all_layers_or_one_each(model):
+    assert model.get_per_layer("x.int", 3) == (7, 7, 7)
+    assert model.get_per_layer("x.ints", 2, lo=1, hi=2) == (1, 2)  # those of layers that there are
+    assert model.get_per_layer("absent", 2, 5) == (5, 5) and model.get_per_layer("absent", 2, (4, 6)) == (4, 6)
+    for key, n, words in (("x.ints", 4, "4 elements, one a layer"), ("x.texts", 2, "an integer"), ("x.float", 1, "integer"),
+                          ("x.bools", 2, "array of int"), ("absent", 1, "not found")):  # fmt: skip
+        with pytest.raises(GGUFError, match=words):
+            model.get_per_layer(key, n)
+    with pytest.raises(GGUFError, match=r"int 3, expected an integer of at most 2 \(layer 2\)"):
+        model.get_per_layer("x.ints", 3, hi=2)
+
+
 def test_defaults(model):
     for getter in (
         model.get,
