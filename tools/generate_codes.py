@@ -3,7 +3,8 @@
 A grid point is a few magnitudes out of a short list. Here it is their positions in the list: 2 bits a
 weight for IQ2 (4 weights a byte, two tables), 3 bits for IQ3 (2 weights a byte, two tables). The weight
 tables turn such a code and a sign bit into weight + 64; quants/iq2_xxs_avx512.h and
-quants/iq3_xxs_avx512.h say which bits of the index hold them.
+quants/iq3_xxs_avx512.h say which bits of the index hold them. The digits of TQ1_0 are 2 bits each, too. Grid
+points of IQ1 are 8 bytes, 8 * (value + 1).
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ def scaled_planes(values: np.ndarray) -> np.ndarray:
     return planes.astype(np.int8)
 
 
+def trit_codes() -> np.ndarray:
+    """uint8 (2, 256): for a byte of TQ1_0 its first four digits in base 3, 2 bits each, and its fifth."""
+    digits = [np.arange(256) * 3**n % 256 * 3 // 256 for n in range(5)]
+    return np.array([sum(d << 2 * n for n, d in enumerate(digits[:4])), digits[4]], np.uint8)
+
+
 def codes_text() -> str:
     """The whole header."""
     parts = [
@@ -85,6 +92,9 @@ def codes_text() -> str:
         packed, values = codes(grid_of(cls), 3)
         add(f"moe_codes_{name}", packed)
         add(f"moe_{name}_weights", weights(values, 3, IQ3_BITS))
+    grid = grid_of(quants.IQ1_S).view(np.int8)
+    add("moe_iq1_points", (8 * (grid + 1)).astype(np.uint8))
+    add("moe_codes_tq1_0", trit_codes())
     parts.append("#endif\n")
     return "\n".join(parts)
 

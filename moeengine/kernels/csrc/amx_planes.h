@@ -39,13 +39,13 @@ MOE_INLINE int moe_high_shift(const enum moe_split split) {
     X(14, Q6_K, signed16, MOE_SPLIT_BYTES)                      \
     X(17, IQ2_XS, signed16_planes, MOE_SPLIT_BYTES_POSITIVE)    \
     X(18, IQ3_XXS, signed8_planes, MOE_SPLIT_BYTES_POSITIVE)    \
-    X(19, IQ1_S, generic16, MOE_SPLIT_BYTES_POSITIVE)           \
+    X(19, IQ1_S, folded_whole_min8, MOE_SPLIT_NONE)             \
     X(21, IQ3_S, signed8_planes, MOE_SPLIT_BYTES_POSITIVE)      \
     X(22, IQ2_S, signed16_planes, MOE_SPLIT_BYTES_POSITIVE)     \
     X(23, IQ4_XS, signed8, MOE_SPLIT_BYTES)                     \
-    X(29, IQ1_M, generic16, MOE_SPLIT_BYTES_POSITIVE)           \
-    X(34, TQ1_0, generic1, MOE_SPLIT_NONE)                      \
-    X(35, TQ2_0, generic1, MOE_SPLIT_NONE)
+    X(29, IQ1_M, offset9, MOE_SPLIT_BYTES_POSITIVE)             \
+    X(34, TQ1_0, ternary,  MOE_SPLIT_NONE)                      \
+    X(35, TQ2_0, ternary,  MOE_SPLIT_NONE)
 #define MOE_AMX_LIST_OWN(X) /* planes are not made from steps */ \
     X(12, Q4_K, min8, MOE_SPLIT_SCALE)                          \
     X(13, Q5_K, min8, MOE_SPLIT_SCALE)                          \

@@ -146,8 +146,8 @@ MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t
 }
 
 /* A kind of steps and its panel product, shared by the types of that kind. */
-#define MOE_KIND_AVX512(KIND, n_groups, offset, n_mins, scales_first, format)                                           \
-    static const moe_kind kind_##KIND = {n_groups, offset, n_mins, scales_first, format};                               \
+#define MOE_KIND_AVX512(KIND, n_groups, offset, n_mins, whole_mins, scales_first, format)                               \
+    static const moe_kind kind_##KIND = {n_groups, offset, n_mins, whole_mins, scales_first, format};                   \
     enum { scales_first_##KIND = scales_first };                                                                        \
     __attribute__((noinline, unused)) static void multiply_##KIND(const moe_panel *p, size_t n_x, moe_tile a, int is_first) { \
         moe_multiply_panel(kind_##KIND, p, n_x, a, is_first);                                                   \

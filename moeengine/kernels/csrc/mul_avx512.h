@@ -5,17 +5,18 @@
 #include "gemm_avx512.h"
 #include "generated/codes.h"
 
-/*              KIND, groups, offset, mins, scales first, format of x */
-MOE_KIND_AVX512(min8, 8, 0, 8, 1, MOE_X_Q8_K)
-MOE_KIND_AVX512(min16, 16, 0, 16, 0, MOE_X_Q8_K)
-MOE_KIND_AVX512(folded_min16, 1, 0, 16, 0, MOE_X_Q8_K)
-MOE_KIND_AVX512(offset4, 16, 4, 0, 0, MOE_X_Q8_K)
-MOE_KIND_AVX512(signed16, 16, 32, 0, 1, MOE_X_Q8_K)
-MOE_KIND_AVX512(signed8, 8, 128, 0, 1, MOE_X_Q8_K)
-MOE_KIND_AVX512(signed8_planes, 8, 64, 0, 0, MOE_X_Q8_K_A)
-MOE_KIND_AVX512(signed16_planes, 16, 64, 0, 0, MOE_X_Q8_K_B)
-MOE_KIND_AVX512(generic16, 16, 128, 0, 0, MOE_X_Q8_K)
-MOE_KIND_AVX512(generic1, 1, 128, 0, 0, MOE_X_Q8_K)
+/*              KIND, groups, offset, mins, mins whole, scales first, format of x */
+MOE_KIND_AVX512(min8, 8, 0, 8, 0, 1, MOE_X_Q8_K)
+MOE_KIND_AVX512(min16, 16, 0, 16, 0, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(folded_min16, 1, 0, 16, 0, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(offset4, 16, 4, 0, 0, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed16, 16, 32, 0, 0, 1, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed8, 8, 128, 0, 0, 1, MOE_X_Q8_K)
+MOE_KIND_AVX512(signed8_planes, 8, 64, 0, 0, 0, MOE_X_Q8_K_A)
+MOE_KIND_AVX512(signed16_planes, 16, 64, 0, 0, 0, MOE_X_Q8_K_B)
+MOE_KIND_AVX512(offset9, 16, 9, 0, 0, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(folded_whole_min8, 1, 0, 8, 1, 0, MOE_X_Q8_K)
+MOE_KIND_AVX512(ternary, 1, 1, 0, 0, 0, MOE_X_Q8_K)
 
 #include "quants/q4_K_avx512.h"
 #include "quants/q5_K_avx512.h"
@@ -26,7 +27,8 @@ MOE_KIND_AVX512(generic1, 1, 128, 0, 0, MOE_X_Q8_K)
 #include "quants/iq2_xxs_avx512.h"
 #include "quants/iq2_s_avx512.h"
 #include "quants/iq3_xxs_avx512.h"
-#include "quants/generic_avx512.h"
+#include "quants/tq_avx512.h"
+#include "quants/iq1_avx512.h"
 
 /*                KIND, size, offset, has_min */
 MOE_KIND32_AVX512(offset8_32, 32, 8, 0)

@@ -17,6 +17,7 @@ typedef struct moe_kind {
     int n_groups; /* groups with a scale of their own: 8, 16, or 1 where scales are folded into the weights */
     int offset;   /* a step holds weight + offset, 0..255 */
     int n_mins;   /* groups with a min of their own: 0, 8 or 16 */
+    int whole_mins; /* 1: mins are whole numbers of the weights' unit, taken off their sum as integers */
     int scales_first; /* MOE_SCALES_FIRST of its types */
     int format;   /* MOE_X_Q8_K, or _A or _B: activations in the order of the steps */
 } moe_kind;
@@ -275,13 +276,15 @@ MOE_INLINE void moe_sink_mins(moe_sink *s, const int pair, __m512i mins) {
 /* acc and the sums of one block, in the order of moe_table.h */
 MOE_INLINE __m512 moe_finish_block(const moe_kind kind, __m512i isum, __m512i msum, __m512 d, __m512 dmin,
                                    const block_x_q8_K *x, __m512 acc) {
+    if (kind.whole_mins) isum = _mm512_sub_epi32(isum, msum);
     const __m512 yd = _mm512_set1_ps(x->d), s = _mm512_cvtepi32_ps(isum), m = _mm512_cvtepi32_ps(msum);
+    const int float_mins = kind.n_mins && !kind.whole_mins;
     if (kind.scales_first) {
         acc = _mm512_fmadd_ps(s, _mm512_mul_ps(d, yd), acc);
-        return kind.n_mins ? _mm512_fnmadd_ps(m, _mm512_mul_ps(dmin, yd), acc) : acc;
+        return float_mins ? _mm512_fnmadd_ps(m, _mm512_mul_ps(dmin, yd), acc) : acc;
     }
     __m512 sum = _mm512_mul_ps(s, d);
-    if (kind.n_mins) sum = _mm512_fnmadd_ps(m, dmin, sum);
+    if (float_mins) sum = _mm512_fnmadd_ps(m, dmin, sum);
     return _mm512_fmadd_ps(sum, yd, acc);
 }
 
