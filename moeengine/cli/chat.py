@@ -11,7 +11,7 @@ HELP = "/clear begins anew, /help shows this, /exit or Ctrl-D ends, Ctrl-C stops
 
 def add_arguments(parser):
     parser.add_argument(
-        "--system", metavar="TEXT", help="instructions before the conversation (default: none)"
+        "--system", type=options.text_argument, metavar="TEXT", help="instructions before the conversation (default: none)"
     )
     options.add_model_options(parser)
     options.add_sampling_options(parser, max_tokens=-1)

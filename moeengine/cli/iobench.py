@@ -3,14 +3,18 @@
 import mmap
 import os
 import random
+import stat
 import threading
 import time
 
 from moeengine.cli import output
+from moeengine.config import integer
+from moeengine.errors import ConfigError
 
 METHODS = ("direct", "direct, small pages", "buffered", "mapped")
 HUGE_BYTES = 2 << 20
 BLOCK = 4096
+MAX_SLICE_KB, MAX_READERS, MAX_SECONDS = 1 << 20, 256, 3600
 
 
 def add_arguments(parser):
@@ -31,13 +35,20 @@ def add_arguments(parser):
 
 
 def run(args):
-    slice_bytes = max(BLOCK, args.slice_kb * 1024 // BLOCK * BLOCK)
-    size = os.stat(args.path).st_size
-    if size < 4 * slice_bytes:
-        args.parser.error(f"{args.path}: found {size} bytes, expected at least {4 * slice_bytes}")
+    slice_bytes = integer("slice_kb", args.slice_kb, BLOCK // 1024, MAX_SLICE_KB) * 1024 // BLOCK * BLOCK
+    readers = [integer("readers", n, 1, MAX_READERS) for n in args.readers]
+    if not 0 < args.seconds <= MAX_SECONDS:
+        raise ConfigError(f"seconds: found {args.seconds}, expected more than 0 and at most {MAX_SECONDS}")
+    status = os.stat(args.path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(f"{args.path}: found a folder, pipe or device, expected a file")
+    if (size := status.st_size) < 4 * slice_bytes:
+        raise ConfigError(
+            f"{args.path}: found {size} bytes, expected at least {4 * slice_bytes}, four slices; --slice-kb makes them smaller"
+        )
     for method in METHODS:
-        for n_readers in args.readers:
-            row = measure(args.path, size, slice_bytes, method, max(1, n_readers), args.seconds)
+        for n_readers in readers:
+            row = measure(args.path, size, slice_bytes, method, n_readers, args.seconds)
             if args.json:
                 output.json_line(row)
             else:

@@ -148,6 +148,7 @@ def add_sampling_options(parser, **defaults):
     group.add_argument(
         "--stop",
         action="append",
+        type=text_argument,
         metavar="TEXT",
         help="end the answer before TEXT; may be given several times (default: none)",
     )
@@ -164,6 +165,17 @@ def add_sampling_options(parser, **defaults):
         default=None,
         help="go on after an end token (default: off)",
     )
+
+
+def text_argument(value):
+    """A text of the command line; what is no text in the system's encoding is bad usage."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(
+            f"found a byte after {error.start} characters that is no text, expected UTF-8"
+        ) from None
+    return value
 
 
 def _logit_bias(text):
@@ -196,7 +208,7 @@ def _given(args, kind):
 def add_text_options(parser, what):
     """-p TEXT, -f FILE or standard input; see `read_text`."""
     group = parser.add_argument_group(what).add_mutually_exclusive_group()
-    group.add_argument("-p", "--prompt", metavar="TEXT", help=f"the {what}")
+    group.add_argument("-p", "--prompt", type=text_argument, metavar="TEXT", help=f"the {what}")
     group.add_argument(
         "-f",
         "--file",

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from moeengine.cli import main
 
 
@@ -21,5 +23,20 @@ def test_rows(tmp_path, capsys):
 def test_a_file_that_is_too_small(tmp_path, capsys):
     path = tmp_path / "file"
     path.write_bytes(bytes(1000))
-    assert main(["iobench", str(path)]) == 2
+    assert main(["iobench", str(path)]) == 1
     assert "1000 bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options, words", [
+    (("--seconds", "nan"), "seconds: found nan"), (("--seconds", "-1"), "seconds: found -1"), (("--slice-kb", "-4"), "slice_kb: found -4"),
+    (("--readers", "0"), "readers: found 0"), (("--readers", "100000"), "expected an integer 1 to 256"),
+])  # fmt: skip
+def test_what_cannot_be_measured(capsys, options, words):
+    assert main(["iobench", __file__, *options]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_neither_a_folder_nor_a_device(tmp_path, capsys):
+    for path in (str(tmp_path), "/dev/zero"):
+        assert main(["iobench", path]) == 1
+        assert f"{path}: found a folder, pipe or device, expected a file" in capsys.readouterr().err

@@ -83,6 +83,13 @@ def test_an_unknown_option_shows_the_usage_of_its_command(args, words, capsys):
     assert error.startswith(f"usage: moeengine {args[0]} ") and words in error.splitlines()[-1]
 
 
+@pytest.mark.parametrize("args", [(b"generate", b"-p"), (b"generate", b"--stop"), (b"chat", b"--system"), (b"tokenize", b"-p")])
+def test_arguments_that_are_no_text(args):
+    done = subprocess.run([os.fsencode(sys.executable), b"-m", b"moeengine", *args, b"ab\xff"], cwd=ROOT, capture_output=True,
+                          env=os.environ | {"PYTHONUTF8": "1"}, stdin=subprocess.DEVNULL)  # fmt: skip
+    assert done.returncode == 2 and b"found a byte after 2 characters that is no text" in done.stderr
+
+
 def test_version_and_help(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"moeengine {__version__}\n"

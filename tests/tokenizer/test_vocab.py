@@ -9,6 +9,7 @@ import pytest
 from moeengine.errors import ConfigError, GGUFError, UnsupportedError
 from moeengine.loader.gguf_file import open_gguf
 from moeengine.tokenizer import Tokenizer
+from moeengine.tokenizer.byte_bpe import ALPHABET
 from tests.tokenizer.vocabs import (
     BYTE,
     BYTE_TOKENS,
@@ -276,6 +277,16 @@ def test_a_byte_without_a_token_is_dropped_as_in_stock(tmp_path):
         write_vocab(tmp_path / "v.gguf", "gpt2", tokens, merges=["a b"], pre="gpt-2")
     )
     assert tokenizer.encode("acb ab") == [0, 1, 2]  # and "a" and "b" stay apart
+
+
+def test_a_merge_whose_result_is_no_token(tmp_path, capfd):
+    """One that the package would end with a panic, which is no Exception."""
+    tokens = [*ALPHABET, "\u0120t", "he", "Kthe"]
+    path = write_vocab(tmp_path / "v.gguf", "gpt2", tokens, merges=["\u0120 t", "h e", "\u0120t he"], pre="gpt-2")
+    tokenizer = Tokenizer.from_gguf(path)
+    assert tokenizer.encode(" the") == list(b" the")  # merged to what is no token, so its characters, as in stock
+    assert tokenizer.encode(" the t") == [*b" the", 256] and tokenizer.encode("he") == [257]
+    assert capfd.readouterr().err == ""
 
 
 def test_merges_by_way_of_no_token(tmp_path):
