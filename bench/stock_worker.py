@@ -101,8 +101,11 @@ class Stock:
             self.product.free()
         self.product = Product(np.load(raw), type_id, np.load(x), n_threads)
 
-    def multiply(self, save_to=None):
-        """Seconds of the prepared product; its float32 (T, R) result into a .npy file."""
+    def multiply(self, save_to=None, warm_s=0.0):
+        """Seconds of the prepared product after others that took `warm_s`; its float32 (T, R) result into a .npy file."""
+        start = time.perf_counter()
+        while time.perf_counter() - start < warm_s:
+            self.product.run()
         seconds = self.product.run()
         if save_to:
             np.save(save_to, self.product.out)

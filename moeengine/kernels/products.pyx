@@ -8,8 +8,16 @@ import numpy as np
 from .table cimport checked_isa, moe_isa, moe_mul, moe_type, moe_x, moe_x_row_bytes
 from .threads cimport Team, moe_team, team_barrier, team_claim, team_run
 
-# Rows of weights a team member takes at a time: a multiple of every panel height.
+# Rows of weights in a unit of work: a multiple of every panel height.
 cdef int64_t CHUNK = 64
+
+
+cdef int64_t _unit_rows(int64_t n_rows, int64_t n_x, int nth) noexcept nogil:
+    """Rows of weights a team member takes at a time. One activation row: up to four chunks, since every unit starts
+    with lines that nothing has fetched yet."""
+    if n_x > 1:
+        return CHUNK
+    return max(CHUNK, min(4 * CHUNK, n_rows // (4 * nth) // CHUNK * CHUNK))
 
 
 def aligned_bytes(Py_ssize_t n_bytes):
@@ -47,20 +55,20 @@ cdef struct Product:
 cdef void _product(void *arg, int ith, int nth) noexcept nogil:
     cdef Product *p = <Product *>arg
     cdef moe_mul part = p.mul
-    cdef int64_t t, i, n_rows = p.mul.n_rows, n_x = p.mul.n_x
+    cdef int64_t t, i, n_rows = p.mul.n_rows, n_x = p.mul.n_x, unit = _unit_rows(n_rows, n_x, nth)
     t = ith
     while t < n_x:
         p.x_format.quantize_row(part.n_in, p.values + t * <int64_t>part.n_in,
                                 <char *>part.x + t * <int64_t>part.x_stride)
         t += nth
     team_barrier(p.team)
-    i = team_claim(p.team, (n_rows + CHUNK - 1) // CHUNK)
+    i = team_claim(p.team, (n_rows + unit - 1) // unit)
     while i >= 0:
-        part.w = <const char *>p.mul.w + i * CHUNK * <int64_t>part.w_stride
-        part.n_rows = min(CHUNK, n_rows - i * CHUNK)
-        part.out = p.mul.out + i * CHUNK
+        part.w = <const char *>p.mul.w + i * unit * <int64_t>part.w_stride
+        part.n_rows = min(unit, n_rows - i * unit)
+        part.out = p.mul.out + i * unit
         p.type.mul_mat(&part)
-        i = team_claim(p.team, (n_rows + CHUNK - 1) // CHUNK)
+        i = team_claim(p.team, (n_rows + unit - 1) // unit)
 
 
 def mul_mat_rows(const uint8_t[:, :] raw, int type_id, const float[:, ::1] x, float[:, ::1] out,

@@ -119,7 +119,9 @@ MOE_INLINE size_t moe_stream_rows(const moe_mul *m) {
 /* As 16 streams, then what is left as neighbours. Best for types that are read as fast as the memory allows. */
 MOE_INLINE void moe_dot_streams(const moe_mul *m, moe_panel_dot *dot) {
     const uint8_t *w = m->w;
-    size_t n = moe_stream_rows(m);
+    size_t n = moe_stream_rows(m), begin = n * m->w_stride < MOE_STREAM_AHEAD ? n * m->w_stride : MOE_STREAM_AHEAD;
+    for (size_t off = 0; off < begin; off += 64) /* what moe_fetch does not reach */
+        for (size_t i = 0; i < 16; i++) _mm_prefetch((const char *)w + i * n * m->w_stride + off, _MM_HINT_T1);
     for (size_t r = 0; r < n; r++) {
         float sum[16];
         _mm512_storeu_ps(sum, dot(m, w + r * m->w_stride, n * m->w_stride, 16, NULL));
