@@ -72,9 +72,9 @@ def load(path, model_file, n_vocab):
         header = json.loads(bytes(data[12 : 12 + n_header]))
         model, crc = header["model"], header["crc32"]
         n_tokens, n_kv = header["n_tokens"], header["n_kv"]
-        if not all(type(n) is int and n >= 0 for n in (n_tokens, n_kv)):
+        if not isinstance(model, str) or not all(type(n) is int and n >= 0 for n in (n_tokens, n_kv)):
             raise TypeError
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         refuse("a damaged header", "JSON with model, n_tokens, n_kv and crc32")
     if 4 * n_tokens + 2 * n_kv != len(body):
         refuse(f"{len(body)} bytes after the header", f"{4 * n_tokens + 2 * n_kv}")

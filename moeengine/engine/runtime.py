@@ -347,6 +347,19 @@ def _supply(model_file, model, team, config, before, share):
     for block in model.moe_blocks:
         block.set_drop_below(config.drop_cold_experts)
     if config.warm_experts is not None:
-        n = supply.warm(experts_by_use(config.warm_experts))
+        experts = experts_by_use(config.warm_experts)
+        _check_experts(config.warm_experts, experts, model_at)
+        n = supply.warm(experts)
         logger.info("%s: %d experts read into the cache", config.warm_experts, n)
     return supply, choice
+
+
+def _check_experts(path, experts, model_at):
+    """ConfigError where a file names an expert that the model does not have. experts : list of (il, ie)"""
+    counts = {layer.il: sum(tier.n_expert for tier in layer.tiers) for layer in model_at.layers}
+    for il, ie in experts:
+        if not 0 <= ie < counts.get(il, 0):
+            raise ConfigError(
+                f"warm_experts: {path}: found expert {ie} of layer {il}, expected those of this model; "
+                "the file is of another one"
+            )

@@ -18,7 +18,7 @@ def experts_by_use(path):
         return [(int(il), int(ie)) for il, ie, _ in rows]
     except OSError as error:
         raise ConfigError(f"warm_experts: {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"warm_experts: {path}: expected the file of `trace --save`, found another ({error})"
         ) from None

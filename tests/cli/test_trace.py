@@ -40,7 +40,7 @@ def test_one_token_has_none_before_it(tmp_path, capsys):
 
 def test_another_file_is_refused(tmp_path, capsys):
     path, other = write_model(tmp_path), tmp_path / "other.json"
-    for text in ("", "[]", '{"experts": [1]}'):
+    for text in ("", "[]", '{"experts": [1]}', "[" * 100_000, '{"experts": [[0, 99, 1]]}', '{"experts": [[9, 0, 1]]}'):
         other.write_text(text)
         command = ["generate", "-m", str(path), "-p", "a", "--moe-mode", "stream", "--warm-experts", str(other)]
         assert main(command) == 1

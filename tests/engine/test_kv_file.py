@@ -73,6 +73,8 @@ def edited(data, **changes):
         (lambda d: d + b"x", "bytes after the header"),
         (lambda d: d[:-1] + b"x", "checksum"),
         (lambda d: edited(d, model="00"), "another model"),
+        (lambda d: edited(d, model=None), "damaged header"),
+        (lambda d: d[:8] + (10**5).to_bytes(4, "little") + b"[" * 10**5, "damaged header"),
         (lambda d: edited(d, n_tokens=-1), "damaged header"),
         (lambda d: edited(d, n_tokens=2**70), "bytes after the header"),
         (lambda d: edited(d, n_kv=None), "damaged header"),
