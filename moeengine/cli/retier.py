@@ -3,6 +3,7 @@
 import sys
 
 from moeengine.errors import ConfigError
+from moeengine.loader.whole_file import read_file
 
 
 def add_arguments(parser):
@@ -56,8 +57,7 @@ def run(args):
 def _listed(path):
     """list of (il, ie) of a text file. ConfigError names the line that is none."""
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = read_file(path).decode().splitlines()
     except UnicodeDecodeError:
         raise ConfigError(f"--list: {path}: expected text") from None
     rows = []

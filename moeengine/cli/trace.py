@@ -51,9 +51,9 @@ def run(args):
     counts = np.stack([np.bincount(rows[rows >= 0], minlength=n_expert) for rows in chosen])
     rates = {(share, policy): hit_rates(chosen, n_expert, share, policy) for share in SHARES for policy in POLICIES}
     _print(layers, chosen, counts, rates)
-    if args.save:
+    if args.save is not None:
         _save(args.save, layers, counts)
-    if args.plot:
+    if args.plot is not None:
         from moeengine.cli.trace_plot import draw
 
         draw(args.plot, layers, chosen, counts, rates, n_prompt)
@@ -62,9 +62,9 @@ def run(args):
 
 def _check_outputs(args):
     """Says before any work what cannot be written at its end: OSError, ConfigError."""
-    if args.save:
+    if args.save is not None:
         check_writable(args.save)
-    if args.plot:
+    if args.plot is not None:
         from moeengine.cli.trace_plot import check_plot
 
         check_plot(args.plot)

@@ -91,7 +91,8 @@ def plan(model, tiers, experts):
 
     Raises
     ------
-    ConfigError     the tiers do not add up, a type does not fit, the file has tiers or groups of experts already
+    ConfigError     the tiers do not add up, a type does not fit, the file has tiers or groups of experts already,
+                    `experts` names one that it does not have
     """
     _check_plain(model)
     ranks = {key: i for i, key in reversed(list(enumerate(experts)))}
@@ -112,6 +113,12 @@ def plan(model, tiers, experts):
             parts.append(Part(info, info.name, info.qtype, info.shape))
     if not groups:
         raise ConfigError(f"{shown_path(model.path)}: found no experts, expected some")
+    for il, ie in experts:
+        if not 0 <= ie < sum(map(len, groups.get(il, ()))):
+            raise ConfigError(
+                f"experts: found expert {ie} of layer {il}, expected those of {shown_path(model.path)}; "
+                "the list is of another model"
+            )
     return parts
 
 

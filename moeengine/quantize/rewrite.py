@@ -192,6 +192,8 @@ def write_tensor(file, tensor, offset, pieces):
 
 def check_output(model, out, force):
     """ConfigError where `out` is the input, a folder, or a file that may not be replaced."""
+    if not os.fspath(out):
+        raise ConfigError("output: found an empty path, expected the name of a file to write")
     if not os.path.exists(out):
         return
     if any(os.path.samefile(out, file.path) for file in model.files):

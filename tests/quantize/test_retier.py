@@ -151,3 +151,17 @@ def test_models_that_cannot_be_retiered(tmp_path):
     listed = tmp_path / "list.txt"
     listed.write_text("0 1\nnot this\n")
     assert main(["retier", str(tiny.path), str(tmp_path / "more.gguf"), "--tiers", "rest=keep", "--list", str(listed)]) == 1
+
+
+@pytest.mark.parametrize("text, words", [
+    ("9 0\n", "found expert 0 of layer 9"), ("0 8\n", "found expert 8 of layer 0"), ("0\n", "line 1"), ("\udcff", "expected text"),
+])  # fmt: skip
+def test_lists_of_another_model_or_of_nothing(tmp_path, capsys, text, words):
+    listed, out = tmp_path / "list.txt", tmp_path / "out.gguf"
+    listed.write_bytes(text.encode("utf-8", "surrogateescape"))
+    command = ["retier", str(make(tmp_path).path), str(out), "--tiers", "2=keep,rest=keep", "--list"]
+    assert main([*command, str(listed)]) == 1
+    assert words in capsys.readouterr().err
+    assert main([*command, "/dev/zero"]) == 1
+    assert "/dev/zero: found a folder, pipe or device" in capsys.readouterr().err
+    assert not out.exists()
