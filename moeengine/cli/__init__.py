@@ -12,7 +12,6 @@ import sys
 import threading
 
 from moeengine import __version__
-from moeengine.cli import output
 from moeengine.errors import MoeEngineError
 from moeengine.machine import address_space
 
@@ -41,6 +40,8 @@ def main(argv=None):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 still gets its text
     previous = _handle_signals()
+    from moeengine.cli import output  # only now: a signal inside an import before would end in a traceback
+
     try:
         args, unknown = _parser(argv).parse_known_args(argv)
         if unknown:

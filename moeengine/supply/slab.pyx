@@ -1,8 +1,8 @@
 """Anonymous memory on huge pages: direct reads into it cost a fraction of those into small pages."""
+
 from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uintptr_t
-
-
 
 from moeengine.errors import SupplyError
 
@@ -16,6 +16,7 @@ cdef extern from "<sys/mman.h>" nogil:
 cdef enum:
     HUGE = 2097152
     PAGE = 4096
+    SIGNAL_BYTES = 67108864
 
 
 cdef class Slab:
@@ -44,6 +45,9 @@ cdef class Slab:
         with nogil:
             i = 0
             while i < n:
+                if i % SIGNAL_BYTES == 0:
+                    with gil:
+                        PyErr_CheckSignals()  # seconds of work where there are many gigabytes
                 self.base[i] = 0
                 i += PAGE
 
