@@ -17,6 +17,7 @@ from moeengine import kernels
 from moeengine.errors import ConfigError, UnsupportedError
 
 from .blocks import FLOATS, TYPES, quantized_activations, random_raw, set_halves, uses_q8_K
+from .isas import on_every_isa
 
 ISAS = kernels.isa()["available"] + kernels.isa()["for_tests"]
 QUANTS = [name for name in TYPES if name not in FLOATS]
@@ -158,6 +159,24 @@ def test_same_bytes_on_every_isa(name):
         )
     kernels.set_isa(before)
     assert len(results) == 1
+
+
+@pytest.mark.parametrize("name", QUANTS)
+def test_every_code_gives_the_same_bytes_on_every_isa(name):
+    """All points of a grid, all digits, all powers of two: enough random blocks to hold each, and rows of every byte."""
+    rng = np.random.default_rng(16)
+    _, block, n_bytes = TYPES[name]
+    rows = np.repeat(np.arange(256, dtype=np.uint8), 512 // block)[:, None].repeat(n_bytes, 1)
+    first = rows[:, 0].copy()
+    set_halves(rows, name, np.full(len(rows), 1.5))
+    if name == "MXFP4":
+        rows[:, 0] = first
+    blocks = random_raw(rng, name, (256,), 2048).reshape(-1, n_bytes)
+    raw = np.concatenate([blocks, rows]).reshape(-1, 512 // block * n_bytes)
+    x = rng.standard_normal((3, 512), np.float32)
+    got = on_every_isa(lambda: np.concatenate([kernels.mul_mat(raw, name, x[:t]) for t in (1, 3)]))
+    assert np.count_nonzero(np.isfinite(got) & (got != 0)) > got.size * 0.9
+    np.testing.assert_array_equal(got[0], got[1])
 
 
 @pytest.mark.parametrize("name", TYPES)

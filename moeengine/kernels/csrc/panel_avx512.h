@@ -58,7 +58,7 @@ MOE_INLINE moe_rows moe_short_panel(const uint8_t *w, size_t w_stride, size_t n_
 /* Has the block `ahead` bytes further on in every row brought into the second-level cache: not into the first, whose few fill
  * buffers would then be the limit. The addresses may lie past the end of w. */
 MOE_INLINE void moe_fetch(const moe_rows *r, const size_t bytes) {
-    for (size_t off = 0; off + 32 < bytes; off += 64)
+    for (size_t off = 0; off + 4 < bytes; off += 64)
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++) _mm_prefetch((const char *)moe_row(r, i) + off + r->ahead, _MM_HINT_T1);
 }
@@ -156,16 +156,6 @@ MOE_INLINE __m128i moe_eight_rows_2(const moe_rows *r, size_t off, const int i) 
     v = _mm_insert_epi16(v, moe_load_u16(moe_row(r, i + 5) + off), 5);
     v = _mm_insert_epi16(v, moe_load_u16(moe_row(r, i + 6) + off), 6);
     return _mm_insert_epi16(v, moe_load_u16(moe_row(r, i + 7) + off), 7);
-}
-
-/* 1 byte at `off` of each row, zero-extended */
-MOE_INLINE __m512i moe_load_1(const moe_rows *r, size_t off) {
-    uint8_t v[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) v[i] = moe_row(r, i)[off];
-    return _mm512_cvtepu8_epi32(_mm_setr_epi8((char)v[0], (char)v[1], (char)v[2], (char)v[3], (char)v[4], (char)v[5],
-                                              (char)v[6], (char)v[7], (char)v[8], (char)v[9], (char)v[10], (char)v[11],
-                                              (char)v[12], (char)v[13], (char)v[14], (char)v[15]));
 }
 
 /* a half float at `off` of each row */

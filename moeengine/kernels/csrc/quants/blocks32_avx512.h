@@ -87,14 +87,13 @@ MOE_INLINE __m512i moe_fp4_table(void) {
 
 /* moe_e8m0_half of 16 numbers */
 MOE_INLINE __m512 moe_e8m0_half_16(__m512i e) {
-    __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
-    __mmask16 small = _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2));
-    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, small, _mm512_set1_epi32(0x00200000), e));
+    return _mm512_scalef_ps(_mm512_set1_ps(1.0f), _mm512_cvtepi32_ps(_mm512_sub_epi32(e, _mm512_set1_epi32(128))));
 }
 
 MOE_INLINE void rows_avx512_MXFP4(const moe_rows *r, moe_sink32 *s) {
     __m512i t[4];
-    __m512 d = moe_e8m0_half_16(moe_load_1(r, offsetof(block_MXFP4, e)));
+    __m256i first = _mm256_set_m128i(moe_eight_rows_2(r, 0, 8), moe_eight_rows_2(r, 0, 0)); /* e and a byte of qs */
+    __m512 d = moe_e8m0_half_16(_mm512_cvtepu16_epi32(_mm256_and_si256(first, _mm256_set1_epi16(255))));
     moe_load_16(r, offsetof(block_MXFP4, qs), t);
     moe_table_nibbles(s, t, moe_fp4_table());
     moe_sink32_scale(s, 0, d, d);
