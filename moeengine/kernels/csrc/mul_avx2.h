@@ -94,25 +94,6 @@ MOE_INLINE void avx2_scales_by_half(__m256i sc, __m256i *even, __m256i *odd) {
     *odd = _mm256_srli_si256(*even, 8);
 }
 
-/* any type, by its `unpack` */
-MOE_INLINE avx2_part avx2_dot_unpacked(const void *block, const block_x_q8_K *x, int has_min,
-                                       moe_unpack256 *unpack) {
-    moe_block256 u;
-    unpack(block, &u);
-    avx2_part part = {_mm256_setzero_si256(), _mm256_setzero_si256(), u.d, 0.0f};
-    for (size_t g = 0; g < 16; g += 2) {
-        __m256i q = avx2_load(u.q + 16 * g), y = avx2_load(x->q + 16 * g);
-        __m256i sc = _mm256_setr_m128i(_mm_set1_epi16(u.sc[g]), _mm_set1_epi16(u.sc[g + 1]));
-        __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(y, q));
-        part.sum = _mm256_add_epi32(part.sum, _mm256_madd_epi16(p, sc));
-    }
-    if (has_min) {
-        part.mins = _mm256_madd_epi16(avx2_load(u.mn), avx2_load(x->sum16));
-        part.dmin = u.dmin;
-    }
-    return part;
-}
-
 /* acc and the sums of one block, in the order of moe_table.h; mins and dmin only where has_min */
 MOE_INLINE __m256 avx2_finish256(int has_min, int scales_first, __m256 isum, __m256 d, __m256 mins, __m256 dmin,
                                  float x_d, __m256 acc) {
@@ -316,31 +297,6 @@ MOE_INLINE void avx2_many256(const moe_mul *m, avx2_kind kind, avx2_unpack256 *u
     }
 }
 
-/* any type whose q + off is a byte, by its `unpack` */
-MOE_INLINE void avx2_unpack_any256(const uint8_t *const *row, avx2_kind kind, int off,
-                                   moe_unpack256 *unpack, avx2_panel *p) {
-    moe_block256 u;
-    int8_t q[8][256];
-    const uint8_t *rows[8];
-    float d[8], dmin[8];
-    int16_t sc[16][8][2], sum[8][8][2];
-    for (size_t r = 0; r < 8; r++) {
-        unpack(row[r], &u);
-        rows[r] = (const uint8_t *)q[r];
-        d[r] = u.d, dmin[r] = kind.has_min ? u.dmin : 0.0f;
-        for (size_t i = 0; i < 256; i++) q[r][i] = (int8_t)(u.q[i] + off);
-        for (size_t g = 0; g < 16; g++) {
-            sc[g][r][0] = sc[g][r][1] = u.sc[g];
-            sum[g / 2][r][g % 2] = kind.has_min ? u.mn[g] : (int16_t)(-off * u.sc[g]);
-        }
-    }
-    for (size_t j = 0; j < 64; j += 4) avx2_columns(rows, 4 * j, p->u + j);
-    memcpy(p->sc, sc, sizeof sc);
-    memcpy(p->sum, sum, sizeof sum);
-    p->d = _mm256_loadu_ps(d);
-    p->dmin = _mm256_loadu_ps(dmin);
-}
-
 /* mul_mat_avx2_NAME from dot_avx2_NAME and panel_avx2_NAME */
 #define AVX2_MUL_256(NAME, group, steps, has_off)                                                 \
     static void mul_mat_avx2_##NAME(const moe_mul *m) {                                           \
@@ -351,17 +307,5 @@ MOE_INLINE void avx2_unpack_any256(const uint8_t *const *row, avx2_kind kind, in
                         dot_avx2_##NAME);                                                         \
         else avx2_many256(m, kind, panel_avx2_##NAME);                                            \
     }
-
-/* the same from unpack_NAME alone */
-#define AVX2_MUL_ANY_256(NAME, steps, off)                                                      \
-    MOE_INLINE avx2_part dot_avx2_##NAME(const void *block, const block_x_q8_K *x) {            \
-        return avx2_dot_unpacked(block, x, MOE_HAS_MIN_##NAME, unpack_##NAME);                  \
-    }                                                                                           \
-    MOE_INLINE void panel_avx2_##NAME(const uint8_t *const *row, avx2_panel *p) {               \
-        const avx2_kind kind = {sizeof(block_##NAME), 16, steps, MOE_HAS_MIN_##NAME,            \
-                                MOE_SCALES_FIRST_##NAME, off != 0};                             \
-        avx2_unpack_any256(row, kind, off, unpack_##NAME, p);                                   \
-    }                                                                                           \
-    AVX2_MUL_256(NAME, 16, steps, off != 0)
 
 #endif

@@ -16,10 +16,7 @@
 #include "iq3_xxs_avx2.h"
 #include "iq3_s_avx2.h"
 #include "iq1_avx2.h"
-
-/* the rest by their `unpack`; largest q + off: 3 */
-AVX2_MUL_ANY_256(TQ1_0, 4, 1)
-AVX2_MUL_ANY_256(TQ2_0, 4, 1)
+#include "tq_avx2.h"
 
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Winitializer-overrides"
