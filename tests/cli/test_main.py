@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -198,6 +199,23 @@ def test_signals_end_it_soon(number, status, prompt):
     assert process.wait(30) == status
     assert time.monotonic() - start < 10  # not the 40 s that the work would take
     assert process.stderr.read() == b""
+
+
+def test_sigterm_ends_process_1_of_a_container():
+    """Where signals without a handler do nothing."""
+    new = ["unshare", "--pid", "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*new, "true"], capture_output=True).returncode:
+        pytest.skip("the system grants no namespace of process ids")
+    reader, ready = os.pipe()
+    code = FAKE.format(delay=0.01, ready=ready).replace("import os", "import os; assert os.getpid() == 1; import os", 1)
+    process = subprocess.Popen([*new, sys.executable, "-c", code, "generate", "-m", "x", "-p", "a", "-n", "5000"],
+                               cwd=ROOT, pass_fds=[ready], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # fmt: skip
+    os.close(ready)
+    assert os.read(reader, 1) == b"x"
+    os.close(reader)
+    (inside,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(inside), signal.SIGTERM)
+    assert process.wait(30) == 143 and process.stderr.read() == b""
 
 
 @pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", 143)])

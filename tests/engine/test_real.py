@@ -59,6 +59,15 @@ def test_the_same_text_cold_reused_and_later(engine):
     assert "".join(engine.generate(prompt, stream=True, **GREEDY)) == cold.text
 
 
+def test_engines_of_one_file_share_no_setting(path, engine):
+    before = engine.logits(TOKENS)
+    with Engine(path, n_threads=1, n_expert_used=1, n_ctx=20) as other:
+        assert not np.array_equal(other.logits(TOKENS), before)
+        assert np.array_equal(engine.logits(TOKENS), before)
+        assert (other.stats()["n_expert_used"], engine.stats()["n_expert_used"]) == (1, 2)
+    assert np.array_equal(engine.logits(TOKENS), before)
+
+
 def test_two_sessions_and_two_engines_from_threads(path, engine):
     expected = engine.logits(TOKENS)
 
