@@ -63,17 +63,17 @@ class FakeContext:
         self.computed = []  # sizes of the chunks
         self.busy = threading.Lock()
         self.pid = os.getpid()
-        self._cancelled = threading.Event()
+        self._is_cancelled = False  # no Event: Ctrl-C inside its wait would leave its lock taken, or not
 
     def forward(self, tokens, n_past, outputs, logits):
         if self.pid != os.getpid():  # forked: a pass of the parent's threads is none of ours
-            self.pid, self.busy, self._cancelled = os.getpid(), threading.Lock(), threading.Event()
+            self.pid, self.busy, self._is_cancelled = os.getpid(), threading.Lock(), False
             self.model.lock, self.model.n_at_once = threading.Lock(), 0
         assert self.busy.acquire(blocking=False), "two passes at once on one context"
         try:
             self._forward(tokens.tolist(), n_past, outputs, logits)
         finally:
-            self._cancelled.clear()
+            self._is_cancelled = False
             self.busy.release()
 
     def thrown_out(self):
@@ -90,7 +90,8 @@ class FakeContext:
         try:
             del self.held[n_past:]
             for i, token in enumerate(tokens):
-                if self._cancelled.wait(model.delay_s):
+                time.sleep(model.delay_s)
+                if self._is_cancelled:
                     raise CancelledError("cancelled")
                 if model.on_token:
                     model.on_token(self)
@@ -106,7 +107,7 @@ class FakeContext:
         self.trace = np.zeros((2, len(tokens), 2), np.int32) if self.record_routing else None
 
     def cancel(self):
-        self._cancelled.set()
+        self._is_cancelled = True
 
     def kv_state(self, n_past):
         return np.array(self.held[:n_past], np.uint16)
