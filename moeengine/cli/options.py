@@ -1,6 +1,7 @@
 """Options that several commands share; names and defaults are those of the settings' fields."""
 
 import argparse
+import os
 from dataclasses import fields
 
 from moeengine import config
@@ -168,14 +169,18 @@ def add_sampling_options(parser, **defaults):
 
 
 def text_argument(value):
-    """A text of the command line; what is no text in the system's encoding is bad usage."""
+    """A text of the command line, UTF-8 also where the system's encoding is less; other bytes are bad usage."""
     try:
         value.encode()
+        return value
     except UnicodeEncodeError as error:
+        try:
+            return os.fsencode(value).decode("utf-8")
+        except UnicodeError:
+            pass
         raise argparse.ArgumentTypeError(
             f"found a byte after {error.start} characters that is no text, expected UTF-8"
         ) from None
-    return value
 
 
 def _logit_bias(text):

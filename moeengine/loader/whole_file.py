@@ -37,7 +37,7 @@ def whole_file(path):
     OSError    it cannot be written; a folder, pipe or device stands there, which is left alone. Its file name
                is `path`
     """
-    path = os.path.realpath(path)
+    path = _real(path)
     fd, temporary = _new_file_beside(path)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -56,9 +56,16 @@ def whole_file(path):
 
 def check_writable(path):
     """OSError as from `whole_file` where `path` cannot be written; asked before the work that is to fill it."""
-    fd, temporary = _new_file_beside(os.path.realpath(path))
+    fd, temporary = _new_file_beside(_real(path))
     os.close(fd)
     os.unlink(temporary)
+
+
+def _real(path):
+    try:
+        return os.path.realpath(path)
+    except OSError as error:  # the current folder is gone
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _new_file_beside(path):

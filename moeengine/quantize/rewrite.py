@@ -16,6 +16,7 @@ from moeengine.errors import ConfigError, NumericError, SupplyError
 from moeengine.kernels import dequantize
 from moeengine.loader.messages import quoted, shown_path
 from moeengine.loader.model_file import ModelFile
+from moeengine.loader.open_file import absolute
 from moeengine.loader.tensor_info import WEIGHT_TYPES
 from moeengine.quantize import quant_type, quantize
 from moeengine.quantize.gguf_copy import header_bytes, metadata_entries, replacing, uint32_entry
@@ -208,7 +209,7 @@ def check_output(model, out, force):
 
 def check_room(out, total_bytes):
     """ConfigError, SupplyError: no folder, or not enough room on its disk."""
-    folder = os.path.dirname(os.path.abspath(out))
+    folder = absolute(out).parent
     if not os.path.isdir(folder):
         raise ConfigError(f"{shown_path(out)}: no folder {shown_path(folder)} to write into")
     free = shutil.disk_usage(folder).free

@@ -91,6 +91,13 @@ def test_arguments_that_are_no_text(args):
     assert done.returncode == 2 and b"found a byte after 2 characters that is no text" in done.stderr
 
 
+def test_utf8_arguments_where_the_system_knows_only_ascii():
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-m", "moeengine", "tokenize", "--ids", "-p", "h\u00e4".encode()], cwd=ROOT,
+                          capture_output=True, env=env)  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, run("tokenize", "--ids", "-p", "h\u00e4").stdout.encode(), b"")
+
+
 def test_version_and_help(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"moeengine {__version__}\n"

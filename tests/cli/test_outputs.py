@@ -89,6 +89,18 @@ def test_standard_output_that_is_full(command):
     assert (done.returncode, done.stderr) == (1, b"moeengine: standard output: No space left on device\n")
 
 
+def test_in_a_folder_that_is_gone(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    code = ("import os, sys; os.rmdir(os.getcwd()); from moeengine.cli import main\n"
+            "for args in sys.argv[1:]: print(main(args.split()))")  # fmt: skip
+    commands = "generate -p a -n 1", "trace -p a --save x", f"quantize {default_model_path()} x --type q8_0"
+    done = subprocess.run([sys.executable, "-c", code, *commands], cwd=folder, capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.stdout.split()[-3:] == ["0", "1", "1"]
+    assert "moeengine: x: No such file" in done.stderr and "x: cannot find the current folder" in done.stderr
+
+
 def test_saved_experts_are_whole_or_not_there(tmp_path, capsys):
     out = tmp_path / "experts.json"
     out.write_text("before")
