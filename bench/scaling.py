@@ -22,8 +22,9 @@ def constant(file, name):
     return int(re.search(rf"^\s*(?:#define\s+)?{name}\s*=?\s*(\d+)", (PACKAGE / file).read_text(), re.M)[1])
 
 
-ROW_CHUNK, LEAST_ROW_CHUNK, UNITS_A_THREAD, X_ROWS = (
-    constant("graph/block.pxd", name) for name in ("ROW_CHUNK", "LEAST_ROW_CHUNK", "UNITS_A_THREAD", "X_CHUNK_ROWS")
+ROW_CHUNK, ONE_X_ROW_CHUNK, LEAST_ROW_CHUNK, UNITS_A_THREAD, X_ROWS = (
+    constant("graph/block.pxd", name)
+    for name in ("ROW_CHUNK", "ONE_X_ROW_CHUNK", "LEAST_ROW_CHUNK", "UNITS_A_THREAD", "X_CHUNK_ROWS")
 )
 SPLIT_TOKENS, Q_ROWS = (constant("graph/attention.pxd", name) for name in ("SPLIT_TOKENS", "Q_ROWS"))
 SEGMENT = constant("kernels/csrc/moe_table.h", "MOE_KV_SEGMENT")
@@ -31,7 +32,7 @@ SEGMENT = constant("kernels/csrc/moe_table.h", "MOE_KV_SEGMENT")
 
 def units(n_rows, n_threads, n_x=1):
     """Units of work of a product with n_rows weight rows and n_x activation rows."""
-    n_xc, chunk = -(-n_x // X_ROWS), ROW_CHUNK
+    n_xc, chunk = -(-n_x // X_ROWS), ONE_X_ROW_CHUNK if n_x == 1 else ROW_CHUNK
     while chunk > LEAST_ROW_CHUNK and n_rows * n_xc < UNITS_A_THREAD * n_threads * chunk:
         chunk //= 2
     return -(-n_rows // chunk) * n_xc
@@ -53,8 +54,8 @@ def steps(hp, n_ff, n_tokens, n_threads, n_past):
         ("attention", attention),
         ("attention output", units(hp.n_embd, n_threads, n_tokens)),
         ("router", units(n_expert, n_threads, n_tokens)),
-        (f"gate and up, {in_group} experts", units(n_ff * in_group, n_threads)),
-        ("down and sum", units(hp.n_embd, n_threads)),
+        (f"gate and up, {in_group} experts", units(n_ff * in_group, n_threads, min(n_tokens, 2))),
+        ("down and sum", units(hp.n_embd, n_threads, min(n_tokens, 2))),
     ]
 
 

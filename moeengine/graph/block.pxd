@@ -12,8 +12,9 @@ from moeengine.kernels.threads cimport moe_team
 
 cdef enum:
     ROW_CHUNK = 64         # most weight rows a unit of work
+    ONE_X_ROW_CHUNK = 1024 # the same for one activation row: short stretches of memory are read slowly
     LEAST_ROW_CHUNK = 16   # the kernels' panel; chunks are multiples of it
-    UNITS_A_THREAD = 3     # wanted at least, so that threads finish together
+    UNITS_A_THREAD = 4     # wanted at least, so that threads finish together
     X_CHUNK_BYTES = 524288 # activation rows of one unit stay within a core's cache
     X_CHUNK_ROWS = 512     # and are never more than this
 
@@ -95,7 +96,8 @@ cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t 
                        float *out, size_t out_stride) noexcept nogil
 cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const size_t *x_stride,
                  float **out, int64_t n_x) noexcept nogil
-cdef int64_t row_chunk(const Pass *p, int64_t n_rows) noexcept nogil
+cdef int64_t row_chunk(const Pass *p, int64_t n_rows, int64_t n_x) noexcept nogil
+cdef int64_t even_chunk(int64_t n_rows, int64_t chunk) noexcept nogil
 cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil
 cdef void norm_rows(Pass *p, const float *w, float eps, unsigned formats, int64_t n_embd) noexcept nogil
 cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t x_stride,

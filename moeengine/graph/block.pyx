@@ -47,12 +47,18 @@ cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t 
                 row[r] = row[r] + w.bias[r]
 
 
-cdef int64_t row_chunk(const Pass *p, int64_t n_rows) noexcept nogil:
-    """Weight rows a unit of work where n_rows are to be shared out: fewer in a large team. No result depends on it."""
-    cdef int64_t chunk = ROW_CHUNK, wanted = UNITS_A_THREAD * team_size(p.team)
+cdef int64_t row_chunk(const Pass *p, int64_t n_rows, int64_t n_x) noexcept nogil:
+    """Most weight rows a unit of work where n_rows are to be shared out: fewer in a large team. No result depends on it."""
+    cdef int64_t chunk = ONE_X_ROW_CHUNK if n_x == 1 else ROW_CHUNK, wanted = UNITS_A_THREAD * team_size(p.team)
     while chunk > LEAST_ROW_CHUNK and n_rows < wanted * chunk:
         chunk //= 2
     return chunk
+
+
+cdef int64_t even_chunk(int64_t n_rows, int64_t chunk) noexcept nogil:
+    """Rows a unit that share n_rows of one matrix out evenly, at most `chunk` each."""
+    cdef int64_t n = max(1, (n_rows + chunk - 1) // chunk)
+    return ((n_rows + n - 1) // n + LEAST_ROW_CHUNK - 1) // LEAST_ROW_CHUNK * LEAST_ROW_CHUNK
 
 
 cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil:
@@ -68,15 +74,16 @@ cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil:
 cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const size_t *x_stride,
                  float **out, int64_t n_x) noexcept nogil:
     """n_w products of the same activation rows: out[i] (n_x, w[i].n_rows). Ends with a barrier."""
-    cdef int64_t n_chunks = 0, n_rows = 0, unit, c, r0, r1, t0, t1, n_xc, n_r
+    cdef int64_t n_chunks = 0, n_rows = 0, unit, c, r0, r1, t0, t1, n_xc, n_r, most
     cdef int64_t n_tok = x_chunk(x_stride[0], n_x)
     cdef int i
     if n_x > 0:
         n_xc = (n_x + n_tok - 1) // n_tok
         for i in range(n_w):
             n_rows += w[i].n_rows
-        n_r = row_chunk(p, n_rows * n_xc)
+        most = row_chunk(p, n_rows * n_xc, n_x)
         for i in range(n_w):
+            n_r = even_chunk(w[i].n_rows, most)
             n_chunks += (w[i].n_rows + n_r - 1) // n_r
         while True:
             unit = team_claim(p.team, n_chunks * n_xc)
@@ -88,9 +95,11 @@ cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const siz
             t1 = min(t0 + n_tok, n_x)
             c = unit % n_chunks
             i = 0
+            n_r = even_chunk(w[0].n_rows, most)
             while c >= (w[i].n_rows + n_r - 1) // n_r:
                 c -= (w[i].n_rows + n_r - 1) // n_r
                 i += 1
+                n_r = even_chunk(w[i].n_rows, most)
             r0 = c * n_r
             r1 = min(r0 + n_r, w[i].n_rows)
             linear_chunk(p.isa, &w[i], r0, r1, t1 - t0, x[i] + <size_t>t0 * x_stride[i], x_stride[i],

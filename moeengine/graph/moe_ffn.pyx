@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memset
 import numpy as np
 
 from moeengine.graph.block cimport (
-    Block, Linear, Pass, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, ROW_CHUNK, cancelled, linear,
+    Block, Linear, Pass, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, ROW_CHUNK, cancelled, even_chunk, linear,
     linear_chunk, norm_rows, pass_fail, row_chunk, x_chunk,
 )
 from moeengine.graph.ffn cimport DenseFfn, dense_ffn, dense_ffn_init
@@ -160,7 +160,7 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
                   const size_t *stride, float *tmp) noexcept nogil:
     """hidden[pair] = silu(gate x) * (up x) for all pairs of the group. Ends with a barrier."""
     cdef int64_t F = tier.bank[GATE].one.n_rows, ld = tier.bank[DOWN].one.n_in
-    cdef int64_t n_r = row_chunk(p, F * (g.i1 - g.i0)), n_rc = (F + n_r - 1) // n_r
+    cdef int64_t n_r = even_chunk(F, row_chunk(p, F * (g.i1 - g.i0), p.n_tokens)), n_rc = (F + n_r - 1) // n_r
     cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, j, c, r0, r1, t, t0, t1
     cdef float *row
     cdef Linear gate, up
@@ -193,9 +193,9 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
         linear_chunk(p.isa, &gate, r0, r1, t1 - t0, x[GATE] + <size_t>t0 * stride[GATE], stride[GATE],
                      row, <size_t>ld)
         linear_chunk(p.isa, &up, r0, r1, t1 - t0, x[UP] + <size_t>t0 * stride[UP], stride[UP],
-                     tmp - r0, ROW_CHUNK)
+                     tmp - r0, <size_t>n_r)
         for t in range(t1 - t0):
-            p.isa.silu_mul(<size_t>(r1 - r0), row + t * ld + r0, tmp + t * ROW_CHUNK, row + t * ld + r0)
+            p.isa.silu_mul(<size_t>(r1 - r0), row + t * ld + r0, tmp + t * n_r, row + t * ld + r0)
     team_barrier(p.team)
 
 
@@ -232,7 +232,7 @@ cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
     cdef int64_t E = s.n_embd, A = s.route.n_expert_used, i, k, k0, k1, r0, r1, unit, n_in
     cdef int f = tier.bank[DOWN].one.type.x_format
     cdef size_t stride
-    cdef int64_t n_xc, pair, n_r = row_chunk(p, E)
+    cdef int64_t n_xc, pair, n_r = even_chunk(E, row_chunk(p, E, p.n_tokens))
     cdef Linear down
     n_in = tier.bank[DOWN].one.n_in
     stride = moe_x_row_bytes(p.isa, f, <size_t>n_in)
@@ -255,10 +255,10 @@ cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
                 k1 = min(k0 + n_xc, p.plan.start[i + 1])
                 fetch_out(s, p, k0, k1, r0, r1)
                 linear_chunk(p.isa, &down, r0, r1, k1 - k0, p.hq + <size_t>(k0 - g.p0) * stride, stride,
-                             tmp - r0, ROW_CHUNK)
+                             tmp - r0, <size_t>n_r)
                 for k in range(k0, k1):
                     pair = p.plan.pair[k]
-                    if not p.isa.axpy(<size_t>(r1 - r0), p.route_weights[pair], tmp + (k - k0) * ROW_CHUNK,
+                    if not p.isa.axpy(<size_t>(r1 - r0), p.route_weights[pair], tmp + (k - k0) * n_r,
                                       p.out + (pair // A) * E + r0):
                         pass_fail(p, PASS_NAN_EXPERT, s.il, tier.first + p.plan.expert[i])
                 k0 = k1
