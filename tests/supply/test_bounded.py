@@ -18,6 +18,7 @@ from bench.memory import MemoryCgroup
 from moeengine import Engine
 from moeengine.errors import ConfigError
 from moeengine.supply.budget import memory_room
+from tests.loader.conditions import without_sanitizer
 from tests.supply.models import prompt, write_model
 from tests.tiny import write_tiny
 
@@ -92,6 +93,7 @@ def group_of(limit):
         pytest.skip(f"no memory control group of our own: {error}")
 
 
+@without_sanitizer
 @pytest.mark.parametrize("times", [2, 4, 8])
 def test_under_a_control_group(path, expected, tmp_path, times):
     limit = path.stat().st_size // times
@@ -114,6 +116,7 @@ def test_modes_of_the_page_cache_live_in_a_control_group_too(path, expected, tmp
     assert np.array_equal(np.load(tmp_path / "bound.npy"), expected)
 
 
+@without_sanitizer
 @pytest.mark.parametrize("times", [2, 4, 8])
 def test_under_a_budget(path, expected, tmp_path, times):
     budget = path.stat().st_size // times

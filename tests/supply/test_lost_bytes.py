@@ -13,6 +13,7 @@ import pytest
 from moeengine import Engine
 from moeengine.errors import SupplyError
 from moeengine.loader.mapped_file import MappedFile
+from tests.loader.conditions import without_sanitizer
 from tests.supply.models import prompt, write_model
 
 ROOT = Path(__file__).parents[2]
@@ -140,6 +141,7 @@ with open(sys.argv[1] + ".other", "w+b") as f:
 """
 
 
+@without_sanitizer
 @pytest.mark.parametrize("kind", ["handler", "none"])
 def test_faults_of_others_end_as_they_did(copy, kind):
     done = subprocess.run([sys.executable, "-c", FOREIGN, str(copy), kind], cwd=ROOT, capture_output=True, timeout=20)

@@ -198,7 +198,7 @@ MOE_INLINE v16f v16_scale2(v16f p, v16f n) {
 MOE_INLINE v16f v16_even(v16f a, v16f b) {
     v16f y;
     for (int i = 0; i < 4; i++) {
-        const v4f *x = i < 2 ? a.q + 2 * i : b.q + 2 * i - 4;
+        const v4f *x = i < 2 ? a.q + 2 * i : b.q + 2 * (i - 2);
         y.q[i] = (v4f){x[0][0], x[0][2], x[1][0], x[1][2]};
     }
     return y;
@@ -206,7 +206,7 @@ MOE_INLINE v16f v16_even(v16f a, v16f b) {
 MOE_INLINE v16f v16_odd(v16f a, v16f b) {
     v16f y;
     for (int i = 0; i < 4; i++) {
-        const v4f *x = i < 2 ? a.q + 2 * i : b.q + 2 * i - 4;
+        const v4f *x = i < 2 ? a.q + 2 * i : b.q + 2 * (i - 2);
         y.q[i] = (v4f){x[0][1], x[0][3], x[1][1], x[1][3]};
     }
     return y;
