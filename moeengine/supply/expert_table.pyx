@@ -361,7 +361,7 @@ cdef class ExpertTable:
         if not (t.experts and t.tiers and t.slots and t.classes and t.batch):
             raise MemoryError
         ring_bytes = n_ring * max(class_bytes, default=0)
-        self.slab = Slab(ring_bytes + sum(n * size for size, n in counts.items()))
+        self.slab = Slab(ring_bytes + sum(n * size for size, n in counts.items()), in_advance=True)
         for s in range(n_ring):
             t.slots[s].at = self.slab.base + s * <int64_t>max(class_bytes, default=0)
         s, at = n_ring, ring_bytes

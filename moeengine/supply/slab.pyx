@@ -1,8 +1,8 @@
 """Anonymous memory on huge pages: direct reads into it cost a fraction of those into small pages."""
 
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uintptr_t
+from posix.unistd cimport getpid
 
 from moeengine.errors import SupplyError
 
@@ -13,14 +13,40 @@ cdef extern from "<sys/mman.h>" nogil:
     int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_HUGEPAGE
     void *MAP_FAILED
 
+cdef extern from "<pthread.h>" nogil:
+    int pthread_create(pthread_t *thread, void *attr, void *(*run)(void *) noexcept nogil, void *arg)
+    int pthread_join(pthread_t thread, void **result)
+
+cdef extern from *:
+    """
+    #ifndef MADV_POPULATE_WRITE   /* since Linux 5.14 */
+    #define MADV_POPULATE_WRITE 23
+    #endif
+    """
+    enum:
+        MADV_POPULATE_WRITE
+
 cdef enum:
     HUGE = 2097152
-    PAGE = 4096
-    SIGNAL_BYTES = 67108864
+    PIECE = 33554432
+
+
+cdef void *bring_in(void *arg) noexcept nogil:
+    """Has the pages of a slab made, piece by piece, until it is told to stop; where the system cannot, none."""
+    cdef Span *s = <Span *>arg
+    cdef size_t at = 0
+    while at < s.n and not (<volatile int *>&s.stop)[0]:
+        if madvise(s.base + at, min(<size_t>PIECE, s.n - at), MADV_POPULATE_WRITE) != 0:
+            break
+        at += PIECE
+    return NULL
 
 
 cdef class Slab:
-    """n_bytes of zeroed memory, aligned to 2 MB, every page present from the start.
+    """n_bytes of zeroed memory, aligned to 2 MB. A page is there from its first use on.
+
+    in_advance : bool    a thread brings the pages in, from the first to the last, while the caller goes on: clearing a
+                         large expert cache takes seconds
 
     The caller knows that so much memory is there: touching more than a memory limit allows ends the process.
 
@@ -29,8 +55,8 @@ cdef class Slab:
     SupplyError    the system refuses the address space
     """
 
-    def __cinit__(self, int64_t n_bytes):
-        cdef size_t i, n = (max(1, n_bytes) + HUGE - 1) // HUGE * HUGE
+    def __cinit__(self, int64_t n_bytes, bint in_advance=False):
+        cdef size_t n = (max(1, n_bytes) + HUGE - 1) // HUGE * HUGE
         self.base = NULL
         self.reserved = NULL
         self.reserved_bytes = n + HUGE
@@ -42,14 +68,9 @@ cdef class Slab:
         self.base = <char *>((<uintptr_t>at + HUGE - 1) & ~<uintptr_t>(HUGE - 1))
         self.n_bytes = n
         madvise(self.base, n, MADV_HUGEPAGE)
-        with nogil:
-            i = 0
-            while i < n:
-                if i % SIGNAL_BYTES == 0:
-                    with gil:
-                        PyErr_CheckSignals()  # seconds of work where there are many gigabytes
-                self.base[i] = 0
-                i += PAGE
+        self.span = Span(self.base, n, 0)
+        if in_advance and pthread_create(&self.thread, NULL, bring_in, &self.span) == 0:
+            self.thread_of = getpid()
 
     def huge_bytes(self):
         """Bytes of the slab that lie on huge pages, by the process's own map."""
@@ -72,6 +93,10 @@ cdef class Slab:
 
     def close(self):
         """Give the memory back; nothing may point into it. Again: nothing."""
+        if self.thread_of == getpid():  # a forked child has no such thread
+            self.span.stop = 1
+            pthread_join(self.thread, NULL)
+        self.thread_of = 0
         if self.reserved != NULL:
             munmap(self.reserved, self.reserved_bytes)
         self.reserved = NULL

@@ -1,19 +1,55 @@
-"""Slab: memory that is there from the start, and whose making can be interrupted."""
+"""Slab: zeroed and aligned; its pages come in advance or with their use, and it can be given back meanwhile."""
+
+import os
+import time
 
 import numpy as np
+import pytest
 
 from moeengine.supply.slab import Slab
-from tests.interrupt import interrupt_after
+
+N = 48 << 20
 
 
-def test_zeroed_and_aligned():
-    slab = Slab(3_000_000)
+@pytest.mark.parametrize("in_advance", (False, True))
+def test_zeroed_and_aligned(in_advance):
+    slab = Slab(3_000_000, in_advance)
     memory = np.frombuffer(slab, np.uint8)
     assert memory.size >= 3_000_000 and memory.ctypes.data % (2 << 20) == 0 and not memory.any()
 
 
-def test_ctrl_c_ends_the_making_of_a_large_one():
-    made = []
-    with interrupt_after(0.001):
-        made.append(Slab(1 << 29))
-    assert not made
+def resident_bytes(slab):
+    """Bytes of the slab that are in memory, by the process's own map."""
+    base, found, inside = np.frombuffer(slab, np.uint8).ctypes.data, 0, False
+    with open("/proc/self/smaps") as maps:
+        for line in maps:
+            if not line[0].isupper():
+                first, end = (int(x, 16) for x in line.split(" ", 1)[0].split("-"))
+                inside = first < base + slab.n_bytes and base < end
+            elif inside and line.startswith("Rss:"):
+                found += int(line.split()[1]) * 1024
+    return found
+
+
+def test_pages_come_in_advance_where_asked():
+    plain, slab = Slab(N), Slab(N, in_advance=True)
+    for _ in range(500):
+        if resident_bytes(slab) >= N:
+            break
+        time.sleep(0.02)
+    else:
+        pytest.skip("this system does not make pages in advance")
+    assert resident_bytes(plain) < N
+
+
+def test_given_back_while_pages_come_and_in_a_forked_child():
+    for _ in range(20):
+        Slab(1 << 28, in_advance=True).close()
+    slab = Slab(1 << 28, in_advance=True)
+    child = os.fork()
+    if child == 0:
+        slab.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    slab.close()
+    slab.close()
