@@ -39,6 +39,7 @@ C_SOURCES = {  # extension -> C files linked into it (each file into one extensi
     "moeengine.kernels.threads": [str(CSRC / "team.c")],
     "moeengine.loader.mapped_file": ["moeengine/loader/csrc/bus_guard.c"],
     "moeengine.supply.readers": ["moeengine/supply/csrc/reader_pool.c"],
+    "moeengine.supply.slab": ["moeengine/supply/csrc/page_maker.c"],
 }
 
 

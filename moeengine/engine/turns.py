@@ -40,9 +40,16 @@ class Cancellations:
         self.n = 0
 
 
+def _closed():
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
 class _State:
     def __init__(self):
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.gate = _closed()  # opened when something changes; a Condition would not bear Ctrl-C while it waits
         self.owner = None  # weakref to the Call at work
         self.lease = None  # weakref to the Call of a stream between two steps
         self.lease_ends_s = 0.0
@@ -97,24 +104,29 @@ class _Turn:
             raise ClosedError(
                 "busy: found a call from a callback of this engine, expected its return first"
             )
-        with state.changed:
-            while turns._must_wait(state, call):
-                state.changed.wait(POLL_S)
-                if call.is_cancelled():
-                    raise CancelledError("cancelled while another call was at work")
-            call.threads = {threading.get_ident()}
-            state.owner = weakref.ref(call)
+        while True:
+            with state.lock:
+                if not turns._must_wait(state, call):
+                    call.threads = {threading.get_ident()}
+                    state.owner = weakref.ref(call)
+                    return
+                gate = state.gate
+            if gate.acquire(timeout=POLL_S):
+                gate.release()  # for the next one who waits at it
+            if call.is_cancelled():
+                raise CancelledError("cancelled while another call was at work")
 
     def __exit__(self, error, *_):
         state, call = self._state, self._call
         if self._turns._owner(state) is not call:
             return
-        with state.changed:
+        with state.lock:
             state.owner = None
             state.lease = weakref.ref(call) if self._lease and error is None else None
             state.lease_thread = threading.get_ident()
             state.lease_ends_s = time.monotonic() + LEASE_S
-            state.changed.notify_all()
+            gate, state.gate = state.gate, _closed()
+        gate.release()
 
 
 def run_interruptibly(work, cancel, call, tick=None):

@@ -2,7 +2,6 @@
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uintptr_t
-from posix.unistd cimport getpid
 
 from moeengine.errors import SupplyError
 
@@ -13,33 +12,8 @@ cdef extern from "<sys/mman.h>" nogil:
     int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_HUGEPAGE
     void *MAP_FAILED
 
-cdef extern from "<pthread.h>" nogil:
-    int pthread_create(pthread_t *thread, void *attr, void *(*run)(void *) noexcept nogil, void *arg)
-    int pthread_join(pthread_t thread, void **result)
-
-cdef extern from *:
-    """
-    #ifndef MADV_POPULATE_WRITE   /* since Linux 5.14 */
-    #define MADV_POPULATE_WRITE 23
-    #endif
-    """
-    enum:
-        MADV_POPULATE_WRITE
-
 cdef enum:
     HUGE = 2097152
-    PIECE = 33554432
-
-
-cdef void *bring_in(void *arg) noexcept nogil:
-    """Has the pages of a slab made, piece by piece, until it is told to stop; where the system cannot, none."""
-    cdef Span *s = <Span *>arg
-    cdef size_t at = 0
-    while at < s.n and not (<volatile int *>&s.stop)[0]:
-        if madvise(s.base + at, min(<size_t>PIECE, s.n - at), MADV_POPULATE_WRITE) != 0:
-            break
-        at += PIECE
-    return NULL
 
 
 cdef class Slab:
@@ -68,9 +42,8 @@ cdef class Slab:
         self.base = <char *>((<uintptr_t>at + HUGE - 1) & ~<uintptr_t>(HUGE - 1))
         self.n_bytes = n
         madvise(self.base, n, MADV_HUGEPAGE)
-        self.span = Span(self.base, n, 0)
-        if in_advance and pthread_create(&self.thread, NULL, bring_in, &self.span) == 0:
-            self.thread_of = getpid()
+        if in_advance:
+            moe_page_maker_start(&self.pages, self.base, n)
 
     def huge_bytes(self):
         """Bytes of the slab that lie on huge pages, by the process's own map."""
@@ -93,10 +66,7 @@ cdef class Slab:
 
     def close(self):
         """Give the memory back; nothing may point into it. Again: nothing."""
-        if self.thread_of == getpid():  # a forked child has no such thread
-            self.span.stop = 1
-            pthread_join(self.thread, NULL)
-        self.thread_of = 0
+        moe_page_maker_stop(&self.pages)
         if self.reserved != NULL:
             munmap(self.reserved, self.reserved_bytes)
         self.reserved = NULL

@@ -73,6 +73,32 @@ def test_waiting_can_be_cancelled():
     assert outcome == ["cancelled"]
 
 
+def test_ctrl_c_while_waiting_is_ctrl_c():
+    """At whatever line of the waiting it comes, no other error takes its place."""
+    turns, is_over = Turns(), threading.Event()
+
+    def work():
+        while not is_over.is_set():
+            with turns.take(Call()):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for t in threads:
+        t.start()
+    try:
+        for i in range(60):
+            with interrupt_after(0.001 + 0.0001 * (i % 10)):
+                while True:
+                    with turns.take(Call()):
+                        pass
+    finally:
+        is_over.set()
+        for t in threads:
+            t.join()
+    with turns.take(Call()):
+        pass
+
+
 def test_a_stream_that_is_read_keeps_others_out_and_a_silent_one_does_not():
     turns, stream, order = Turns(), Call(), []
 
