@@ -210,6 +210,13 @@ def _given(args, kind):
     return {name: value for name, value in values.items() if value is not None}
 
 
+def add_rewrite_output(parser):
+    """Options of the commands that write a model anew, to OUT."""
+    output = parser.add_argument_group("output")
+    output.add_argument("--force", action="store_true", help="replace OUT if it exists (default: refuse)")
+    output.add_argument("-q", "--quiet", action="store_true", help="no line a tensor (default: off)")
+
+
 def add_text_options(parser, what):
     """-p TEXT, -f FILE or standard input; see `read_text`."""
     group = parser.add_argument_group(what).add_mutually_exclusive_group()

@@ -2,6 +2,7 @@
 
 import sys
 
+from moeengine.cli.options import add_rewrite_output
 from moeengine.errors import ConfigError
 
 
@@ -22,9 +23,7 @@ def add_arguments(parser):
     rounding.add_argument(
         "--pure", action="store_true", help="embedding and head too (default: those stay at q6_k or better)"
     )
-    output = parser.add_argument_group("output")
-    output.add_argument("--force", action="store_true", help="replace OUT if it exists (default: refuse)")
-    output.add_argument("-q", "--quiet", action="store_true", help="no line a tensor (default: off)")
+    add_rewrite_output(parser)
 
 
 def run(args):

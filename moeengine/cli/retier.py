@@ -2,6 +2,7 @@
 
 import sys
 
+from moeengine.cli.options import add_rewrite_output
 from moeengine.errors import ConfigError
 from moeengine.loader.whole_file import read_file
 
@@ -26,9 +27,7 @@ def add_arguments(parser):
     tiers.add_argument(
         "--imatrix", metavar="FILE", help="importance matrix: which columns matter (default: all alike)"
     )
-    output = parser.add_argument_group("output")
-    output.add_argument("--force", action="store_true", help="replace OUT if it exists (default: refuse)")
-    output.add_argument("-q", "--quiet", action="store_true", help="no line a tensor (default: off)")
+    add_rewrite_output(parser)
 
 
 def run(args):

@@ -17,6 +17,7 @@ cdef enum:
     UNITS_A_THREAD = 4     # wanted at least, so that threads finish together
     X_CHUNK_BYTES = 524288 # activation rows of one unit stay within a core's cache
     X_CHUNK_ROWS = 512     # and are never more than this
+    # scratch of a thread has room for X_CHUNK_ROWS * ROW_CHUNK results, which is more than ONE_X_ROW_CHUNK
 
 ctypedef enum pass_error:
     PASS_OK = 0

@@ -44,6 +44,14 @@ def test_tiers_of_different_types_equal_the_reference(tmp_path, types):
     assert logits(load(tiny), TOKENS, n_ubatch=1).tobytes() == got.tobytes()
 
 
+def test_wide_experts_whatever_the_units_of_work(tmp_path):
+    """One row is computed in units of up to 1,024 rows of weights, many rows in units of 64: the same bytes."""
+    tiny = write_tiny(tmp_path / "m.gguf", "qwen3moe", quant="Q4_K", n_embd=256, n_ff_exp=2304, n_expert=4, n_expert_used=2, n_layer=1)
+    expected = logits(load(tiny), TOKENS).tobytes()
+    for n_threads in (1, 2, 3):
+        assert logits(load(tiny), TOKENS, n_ubatch=1, n_threads=n_threads).tobytes() == expected
+
+
 def test_down_wider_than_the_hidden_rows(tmp_path):
     """192 hidden values do not fill a block of 256: `down` is wider, the rest of the activation is zero."""
     made = write_tiny(tmp_path / "a.gguf", "qwen3moe", quant="F32", n_embd=256, n_ff_exp=192, n_expert=4)

@@ -65,6 +65,16 @@ MOE_INLINE __m512i moe_dot_two(__m512i a, __m512i b, const __m512i x[2], const _
     return _mm512_packs_epi32(_mm512_dpbusd_epi32(start[0], a, x[0]), _mm512_dpbusd_epi32(start[1], b, x[1]));
 }
 
+/* 64 activations each, and what sums of four products with them start from where weights are kept as q + offset */
+MOE_INLINE void moe_load_activations(const block_x_q8_K *b, const int offset, __m512i x[4], __m512i start[4]) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        x[k] = _mm512_load_si512(b->q + 64 * k);
+        start[k] = _mm512_setzero_si512();
+        if (offset) start[k] = _mm512_sub_epi32(start[k], _mm512_dpbusd_epi32(start[k], _mm512_set1_epi8((char)offset), x[k]));
+    }
+}
+
 /* ---- 16 rows ---- */
 
 typedef moe_sums moe_block_dot(const moe_rows *block, const block_x_q8_K *x);

@@ -1,4 +1,5 @@
 #include "page_maker.h"
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,7 +20,11 @@ static void *make(void *arg) {
 
 void moe_page_maker_start(moe_page_maker *m, char *base, size_t n_bytes) {
     m->base = base, m->n_bytes = n_bytes, m->stop = 0;
+    sigset_t all, old; /* signals are for the caller's threads */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     m->pid = pthread_create(&m->thread, NULL, make, m) == 0 ? getpid() : 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 void moe_page_maker_stop(moe_page_maker *m) {

@@ -92,6 +92,28 @@ MOE_INLINE void moe_scales_iq1_m(const moe_rows *r, const int i, __m512i sc[2]) 
     sc[0] = moe_scales_iq1(scales, from), sc[1] = moe_scales_iq1(scales, _mm512_add_epi8(from, _mm512_set1_epi8(32)));
 }
 
+typedef void moe_iq1_scales(const moe_rows *r, const int i, __m512i sc[2]);
+
+/* scaled sums of 16 rows, of weights + offset; lane = row */
+MOE_INLINE __m512i moe_isums_iq1(const moe_rows *r, const moe_iq1_indices *at, const block_x_q8_K *b, const int offset,
+                                 const int has_plus, moe_iq1_scales *scales) {
+    __m512i x[4], start[4], four[4];
+    moe_load_activations(b, offset, x, start);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        __m512i v[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            __m512i w[4], sc[2];
+            moe_weights_iq1(at, 4 * q + i, has_plus, w);
+            scales(r, 4 * q + i, sc);
+            v[i] = moe_dot_iq1(w, x, start, sc);
+        }
+        four[q] = moe_add_four(v);
+    }
+    return moe_add_lanes(four);
+}
+
 typedef struct moe_head_iq1_s { /* dword j: groups 2*j and 2*j + 1, 16 bits each */
     __m512i sc[4], mins[4];     /* 2 * scale + 1, and that times 8 - delta */
 } moe_head_iq1_s;
@@ -110,29 +132,15 @@ MOE_INLINE moe_head_iq1_s moe_load_head_iq1_s(const moe_rows *r) {
 }
 
 MOE_INLINE moe_sums dots_avx512_IQ1_S(const moe_rows *r, const block_x_q8_K *b) {
-    const __m512i zero = _mm512_setzero_si512(), start[4] = {zero, zero, zero, zero};
     moe_iq1_indices at;
-    __m512i x[4], four[4], msum = zero;
+    __m512i msum = _mm512_setzero_si512();
     moe_indices_iq1_s(r, &at);
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; k++) x[k] = _mm512_load_si512(b->q + 64 * k);
-#pragma GCC unroll 4
-    for (int q = 0; q < 4; q++) {
-        __m512i v[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            __m512i w[4], sc[2];
-            moe_weights_iq1(&at, 4 * q + i, 0, w);
-            moe_scales_iq1_s(r, 4 * q + i, sc);
-            v[i] = moe_dot_iq1(w, x, start, sc);
-        }
-        four[q] = moe_add_four(v);
-    }
+    __m512i isum = moe_isums_iq1(r, &at, b, 0, 0, moe_scales_iq1_s);
     moe_head_iq1_s head = moe_load_head_iq1_s(r);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) msum = _mm512_dpwssd_epi32(msum, head.mins[j], moe_broadcast_4(b->sum32 + 2 * j));
     __m512 d = moe_load_halves(r, offsetof(block_IQ1_S, d));
-    return (moe_sums){moe_add_lanes(four), msum, _mm512_mul_ps(d, _mm512_set1_ps(0.125f)), d};
+    return (moe_sums){isum, msum, _mm512_mul_ps(d, _mm512_set1_ps(0.125f)), d};
 }
 
 /* d in four pieces: t[2], t[3] hold the words of the scales */
@@ -147,29 +155,12 @@ MOE_INLINE __m512 moe_d_iq1_m(const __m512i t[4]) {
 
 MOE_INLINE moe_sums dots_avx512_IQ1_M(const moe_rows *r, const block_x_q8_K *b) {
     moe_iq1_indices at;
-    __m512i x[4], start[4], four[4], tail[4];
+    __m512i tail[4];
     moe_indices_iq1_m(r, &at);
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; k++) {
-        x[k] = _mm512_load_si512(b->q + 64 * k);
-        start[k] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(9), x[k]);
-        start[k] = _mm512_sub_epi32(_mm512_setzero_si512(), start[k]);
-    }
-#pragma GCC unroll 4
-    for (int q = 0; q < 4; q++) {
-        __m512i v[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            __m512i w[4], sc[2];
-            moe_weights_iq1(&at, 4 * q + i, 1, w);
-            moe_scales_iq1_m(r, 4 * q + i, sc);
-            v[i] = moe_dot_iq1(w, x, start, sc);
-        }
-        four[q] = moe_add_four(v);
-    }
+    __m512i isum = moe_isums_iq1(r, &at, b, 9, 1, moe_scales_iq1_m);
     moe_load_16(r, sizeof(block_IQ1_M) - 16, tail);
     __m512 d = moe_d_iq1_m(tail);
-    return (moe_sums){moe_add_lanes(four), start[0], d, d};
+    return (moe_sums){isum, isum, d, d};
 }
 
 /* ---- more activation rows ---- */

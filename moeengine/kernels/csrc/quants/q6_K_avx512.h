@@ -55,12 +55,7 @@ MOE_INLINE __m512i moe_spread_scales_q6(__m512i sc, const int half) {
 MOE_INLINE moe_sums dots_avx512_Q6_K(const moe_rows *r, const block_x_q8_K *b) {
     const __m512i m4 = _mm512_set1_epi8(0x0f);
     __m512i x[4], start[4], four[4];
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; k++) {
-        x[k] = _mm512_load_si512(b->q + 64 * k);
-        start[k] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(32), x[k]);
-        start[k] = _mm512_sub_epi32(_mm512_setzero_si512(), start[k]);
-    }
+    moe_load_activations(b, 32, x, start);
 #pragma GCC unroll 4
     for (int q = 0; q < 4; q++) {
         __m512i v[4];
