@@ -94,7 +94,7 @@ cdef class Block:
 
 cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t r1,
                        int64_t n_x, const uint8_t *x, size_t x_stride,
-                       float *out, size_t out_stride) noexcept nogil
+                       float *out, size_t out_stride, const uint8_t *next_w) noexcept nogil
 cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const size_t *x_stride,
                  float **out, int64_t n_x) noexcept nogil
 cdef int64_t row_chunk(const Pass *p, int64_t n_rows, int64_t n_x) noexcept nogil

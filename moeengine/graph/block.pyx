@@ -17,8 +17,9 @@ cdef class Block:
 
 cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t r1,
                        int64_t n_x, const uint8_t *x, size_t x_stride,
-                       float *out, size_t out_stride) noexcept nogil:
-    """out[t, r] for rows r0 <= r < r1 of W and n_x activation rows; `out` points at row 0, column 0."""
+                       float *out, size_t out_stride, const uint8_t *next_w) noexcept nogil:
+    """out[t, r] for rows r0 <= r < r1 of W and n_x activation rows; `out` points at row 0, column 0.
+    next_w: NULL, or the rows of weights that this thread will likely multiply next."""
     cdef moe_mul m
     cdef int64_t t, r
     cdef float *row
@@ -31,6 +32,7 @@ cdef void linear_chunk(const moe_isa *isa, const Linear *w, int64_t r0, int64_t 
     m.x_stride = x_stride
     m.out = out + r0
     m.out_stride = out_stride
+    m.next = next_w
     w.type.mul_mat(&m)
     if w.scale == 1.0 and w.bias == NULL:
         return
@@ -71,11 +73,25 @@ cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil:
     return min(n, n_x, <int64_t>X_CHUNK_ROWS)
 
 
+cdef int64_t rows_of_unit(const Linear *w, int64_t most, int64_t c, int *i, int64_t *r0) noexcept nogil:
+    """Unit c of the rows of several matrices: those from r0 on of w[i]. Returns how many rows a unit of w[i] has."""
+    cdef int64_t n_r
+    i[0] = 0
+    while True:
+        n_r = even_chunk(w[i[0]].n_rows, most)
+        if c * n_r < w[i[0]].n_rows:
+            r0[0] = c * n_r
+            return n_r
+        c -= (w[i[0]].n_rows + n_r - 1) // n_r
+        i[0] += 1
+
+
 cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const size_t *x_stride,
                  float **out, int64_t n_x) noexcept nogil:
     """n_w products of the same activation rows: out[i] (n_x, w[i].n_rows). Ends with a barrier."""
-    cdef int64_t n_chunks = 0, n_rows = 0, unit, c, r0, r1, t0, t1, n_xc, n_r, most
+    cdef int64_t n_chunks = 0, n_rows = 0, unit, next_unit, r0, r1, t0, t1, n_xc, n_r, most
     cdef int64_t n_tok = x_chunk(x_stride[0], n_x)
+    cdef const uint8_t *next_w
     cdef int i
     if n_x > 0:
         n_xc = (n_x + n_tok - 1) // n_tok
@@ -91,19 +107,17 @@ cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const siz
                 break
             if cancelled(p):
                 continue
+            next_w = NULL
+            next_unit = unit + team_size(p.team)     # threads take turns, as a rule
+            if next_unit < n_chunks * n_xc:
+                rows_of_unit(w, most, next_unit % n_chunks, &i, &r0)
+                next_w = w[i].w + <size_t>r0 * w[i].row_bytes
             t0 = unit // n_chunks * n_tok
             t1 = min(t0 + n_tok, n_x)
-            c = unit % n_chunks
-            i = 0
-            n_r = even_chunk(w[0].n_rows, most)
-            while c >= (w[i].n_rows + n_r - 1) // n_r:
-                c -= (w[i].n_rows + n_r - 1) // n_r
-                i += 1
-                n_r = even_chunk(w[i].n_rows, most)
-            r0 = c * n_r
+            n_r = rows_of_unit(w, most, unit % n_chunks, &i, &r0)
             r1 = min(r0 + n_r, w[i].n_rows)
             linear_chunk(p.isa, &w[i], r0, r1, t1 - t0, x[i] + <size_t>t0 * x_stride[i], x_stride[i],
-                         out[i] + t0 * w[i].n_rows, <size_t>w[i].n_rows)
+                         out[i] + t0 * w[i].n_rows, <size_t>w[i].n_rows, next_w)
     team_barrier(p.team)
 
 

@@ -19,10 +19,10 @@ from moeengine.graph.ffn cimport DenseFfn, dense_ffn, dense_ffn_init
 from moeengine.graph.router cimport RouterConfig, route_token
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.mul_mat_id cimport (
-    ExpertHooks, ExpertPlan, expert_bytes, hooks_after, hooks_before, plan_build,
+    ExpertHooks, ExpertPlan, expert_bytes, expert_bytes_now, hooks_after, hooks_before, plan_build,
 )
 from moeengine.kernels.table cimport moe_isa, moe_x_row_bytes
-from moeengine.kernels.threads cimport team_barrier, team_claim
+from moeengine.kernels.threads cimport team_barrier, team_claim, team_size
 from moeengine.supply.base cimport ExpertSupply, TierHooks
 
 from moeengine.graph.router import GATINGS
@@ -98,6 +98,12 @@ cdef void bank_expert(const Bank *b, const ExpertPlan *plan, int64_t i, Linear *
         w.bias = b.bias + ie * b.one.n_rows
 
 
+cdef const uint8_t *bank_row(const Bank *b, const ExpertPlan *plan, int64_t i, int64_t r) noexcept nogil:
+    """Where row r of the plan's i-th expert is, if that is known without waiting, else NULL. Not to be read."""
+    cdef const char *w = expert_bytes_now(&b.hooks, plan, i, <const char *>b.one.w, b.stride)
+    return <const uint8_t *>w + <size_t>r * b.one.row_bytes if w != NULL else NULL
+
+
 cdef bint next_group(const MoeState *s, const Tier *tier, const ExpertPlan *plan, Group *g) noexcept nogil:
     cdef int64_t most = tier.supply.max_experts
     g.i0 = g.i1
@@ -156,14 +162,39 @@ cdef void gather(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
     team_barrier(p.team)
 
 
+cdef struct GateUnit:
+    int64_t i           # expert of the plan
+    int64_t r0, r1      # rows of gate and up
+    int64_t t0, t1      # pairs of the group
+
+
+cdef bint gate_unit(const ExpertPlan *plan, const Group *g, int64_t n_rows, int64_t n_r, int64_t n_xc, int64_t unit,
+                    GateUnit *u) noexcept nogil:
+    """The unit-th piece of gate and up: n_r rows, n_xc pairs of one expert. False: there are not so many."""
+    cdef int64_t j, c, n_rc = (n_rows + n_r - 1) // n_r
+    for j in range(g.i0, g.i1):
+        u.i = g.visit[j] if g.visit != NULL else j
+        c = n_rc * ((plan.start[u.i + 1] - plan.start[u.i] + n_xc - 1) // n_xc)
+        if unit < c:
+            u.t0 = plan.start[u.i] - g.p0 + unit // n_rc * n_xc
+            u.t1 = min(u.t0 + n_xc, plan.start[u.i + 1] - g.p0)
+            u.r0 = unit % n_rc * n_r
+            u.r1 = min(u.r0 + n_r, n_rows)
+            return True
+        unit -= c
+    return False
+
+
 cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, const uint8_t **x,
                   const size_t *stride, float *tmp) noexcept nogil:
     """hidden[pair] = silu(gate x) * (up x) for all pairs of the group. Ends with a barrier."""
     cdef int64_t F = tier.bank[GATE].one.n_rows, ld = tier.bank[DOWN].one.n_in
     cdef int64_t n_r = even_chunk(F, row_chunk(p, F * (g.i1 - g.i0), p.n_tokens)), n_rc = (F + n_r - 1) // n_r
-    cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, j, c, r0, r1, t, t0, t1
+    cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, t, n_t
     cdef float *row
+    cdef const uint8_t *next_w
     cdef Linear gate, up
+    cdef GateUnit u, later
     for i in range(g.i0, g.i1):
         n_units += n_rc * ((p.plan.start[i + 1] - p.plan.start[i] + n_xc - 1) // n_xc)
     while True:
@@ -172,30 +203,23 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
             break
         if cancelled(p):
             continue
-        j = g.i0
-        while True:
-            i = g.visit[j] if g.visit != NULL else j
-            c = n_rc * ((p.plan.start[i + 1] - p.plan.start[i] + n_xc - 1) // n_xc)
-            if unit < c:
-                break
-            unit -= c
-            j += 1
-        bank_expert(&tier.bank[GATE], &p.plan, i, &gate)
-        bank_expert(&tier.bank[UP], &p.plan, i, &up)
+        gate_unit(&p.plan, g, F, n_r, n_xc, unit, &u)
+        bank_expert(&tier.bank[GATE], &p.plan, u.i, &gate)
+        bank_expert(&tier.bank[UP], &p.plan, u.i, &up)
         if gate.w == NULL or up.w == NULL:
-            pass_fail(p, PASS_SUPPLY, s.il, tier.first + p.plan.expert[i])
+            pass_fail(p, PASS_SUPPLY, s.il, tier.first + p.plan.expert[u.i])
             continue
-        t0 = p.plan.start[i] - g.p0 + unit // n_rc * n_xc
-        t1 = min(t0 + n_xc, p.plan.start[i + 1] - g.p0)
-        r0 = unit % n_rc * n_r
-        r1 = min(r0 + n_r, F)
-        row = p.hidden + t0 * ld
-        linear_chunk(p.isa, &gate, r0, r1, t1 - t0, x[GATE] + <size_t>t0 * stride[GATE], stride[GATE],
-                     row, <size_t>ld)
-        linear_chunk(p.isa, &up, r0, r1, t1 - t0, x[UP] + <size_t>t0 * stride[UP], stride[UP],
-                     tmp - r0, <size_t>n_r)
-        for t in range(t1 - t0):
-            p.isa.silu_mul(<size_t>(r1 - r0), row + t * ld + r0, tmp + t * n_r, row + t * ld + r0)
+        n_t = u.t1 - u.t0
+        row = p.hidden + u.t0 * ld
+        linear_chunk(p.isa, &gate, u.r0, u.r1, n_t, x[GATE] + <size_t>u.t0 * stride[GATE], stride[GATE],
+                     row, <size_t>ld, up.w + <size_t>u.r0 * up.row_bytes)
+        next_w = NULL
+        if gate_unit(&p.plan, g, F, n_r, n_xc, unit + team_size(p.team), &later):     # threads take turns, as a rule
+            next_w = bank_row(&tier.bank[GATE], &p.plan, later.i, later.r0)
+        linear_chunk(p.isa, &up, u.r0, u.r1, n_t, x[UP] + <size_t>u.t0 * stride[UP], stride[UP],
+                     tmp - u.r0, <size_t>n_r, next_w)
+        for t in range(n_t):
+            p.isa.silu_mul(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
     team_barrier(p.team)
 
 
@@ -233,6 +257,7 @@ cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
     cdef int f = tier.bank[DOWN].one.type.x_format
     cdef size_t stride
     cdef int64_t n_xc, pair, n_r = even_chunk(E, row_chunk(p, E, p.n_tokens))
+    cdef const uint8_t *next_w
     cdef Linear down
     n_in = tier.bank[DOWN].one.n_in
     stride = moe_x_row_bytes(p.isa, f, <size_t>n_in)
@@ -250,12 +275,17 @@ cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
             if down.w == NULL:
                 pass_fail(p, PASS_SUPPLY, s.il, tier.first + p.plan.expert[i])
                 break
+            next_w = NULL
+            if i + 1 < g.i1:
+                next_w = bank_row(&tier.bank[DOWN], &p.plan, i + 1, r0)
+            elif r0 + n_r * team_size(p.team) < E:
+                next_w = bank_row(&tier.bank[DOWN], &p.plan, g.i0, r0 + n_r * team_size(p.team))
             k0 = p.plan.start[i]
             while k0 < p.plan.start[i + 1]:
                 k1 = min(k0 + n_xc, p.plan.start[i + 1])
                 fetch_out(s, p, k0, k1, r0, r1)
                 linear_chunk(p.isa, &down, r0, r1, k1 - k0, p.hq + <size_t>(k0 - g.p0) * stride, stride,
-                             tmp - r0, <size_t>n_r)
+                             tmp - r0, <size_t>n_r, next_w)
                 for k in range(k0, k1):
                     pair = p.plan.pair[k]
                     if not p.isa.axpy(<size_t>(r1 - r0), p.route_weights[pair], tmp + (k - k0) * n_r,
@@ -321,7 +351,7 @@ cdef void guess_ahead(const MoeState *s, Pass *p) noexcept nogil:
         r = 0
         while r < router.n_rows:
             linear_chunk(p.isa, router, r, min(r + ROW_CHUNK, router.n_rows), 1, p.guess_xq, 0,
-                         p.guess_probs, <size_t>router.n_rows)
+                         p.guess_probs, <size_t>router.n_rows, NULL)
             r += ROW_CHUNK
         if not route_token(p.isa, &later.route, p.guess_probs, p.guess_ids, p.guess_weights):
             return

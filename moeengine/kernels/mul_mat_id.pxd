@@ -26,6 +26,8 @@ cdef struct ExpertHooks:
     # Every team member that computes a part of the expert calls it, so it must be safe to call at once.
     # Where `ready` itself is NULL the slice lies at base + ie * stride.
     const char *(*ready)(void *arg, int32_t ie) noexcept nogil
+    # As `ready`, but never waits: NULL where the slice is not there yet. The slice is fetched, not read.
+    const char *(*peek)(void *arg, int32_t ie) noexcept nogil
     # No member reads the slice any more. One call an expert, by one team member.
     void (*release)(void *arg, int32_t ie) noexcept nogil
 
@@ -47,3 +49,6 @@ cdef void hooks_after(const ExpertHooks *hooks, const ExpertPlan *plan, int64_t 
 # be had.
 cdef const char *expert_bytes(const ExpertHooks *hooks, const ExpertPlan *plan, int64_t i,
                               const char *base, int64_t stride) noexcept nogil
+# The same without waiting; NULL: not there yet.
+cdef const char *expert_bytes_now(const ExpertHooks *hooks, const ExpertPlan *plan, int64_t i,
+                                  const char *base, int64_t stride) noexcept nogil

@@ -67,6 +67,13 @@ cdef const char *expert_bytes(const ExpertHooks *hooks, const ExpertPlan *plan, 
     return base + plan.expert[i] * stride
 
 
+cdef const char *expert_bytes_now(const ExpertHooks *hooks, const ExpertPlan *plan, int64_t i,
+                                  const char *base, int64_t stride) noexcept nogil:
+    if hooks != NULL and hooks.ready != NULL:
+        return hooks.peek(hooks.arg, plan.expert[i]) if hooks.peek != NULL else NULL
+    return base + plan.expert[i] * stride
+
+
 cdef struct ExpertProduct:
     const moe_type *type
     const moe_x *x_format
@@ -104,6 +111,7 @@ cdef void _expert_rows(ExpertProduct *p, int64_t i, int64_t chunk) noexcept nogi
     mul.x_stride = p.x_stride
     mul.out = p.products + begin * p.n_rows + row
     mul.out_stride = p.n_rows
+    mul.next = NULL
     p.type.mul_mat(&mul)
 
 
@@ -183,7 +191,7 @@ def callable_hooks(*, advise=None, ready=None, release=None, int n_ahead=2, int 
     h.c.arg = <void *>h
     h.c.n_ahead, h.c.n_behind = n_ahead, n_behind
     h.c.advise = h.c.release = NULL
-    h.c.ready = NULL
+    h.c.ready = h.c.peek = NULL
     if advise is not None:
         h.c.advise = <void (*)(void *, int32_t) noexcept nogil>_call_advise
     if ready is not None:

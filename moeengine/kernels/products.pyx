@@ -95,5 +95,6 @@ def mul_mat_rows(const uint8_t[:, :] raw, int type_id, const float[:, ::1] x, fl
     p.mul.x = &rows[0]
     p.mul.out = &out[0, 0]
     p.mul.out_stride = out.shape[1]
+    p.mul.next = NULL
     with nogil:
         team_run(team.team, _product, &p)

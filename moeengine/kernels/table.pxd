@@ -29,6 +29,7 @@ cdef extern from "moe_table.h":
         size_t x_stride
         float *out
         size_t out_stride
+        const void *next
 
     ctypedef struct moe_type:
         const char *name

@@ -23,7 +23,7 @@ from moeengine.supply.expert_table cimport (
     slot_for, touch, vacate,
 )
 from moeengine.supply.readers cimport (
-    MOE_SLICE_QUEUED, Readers, moe_slice, moe_slice_fail, moe_slice_get, readers_counts,
+    MOE_SLICE_QUEUED, MOE_SLICE_READY, Readers, moe_slice, moe_slice_fail, moe_slice_get, readers_counts,
     moe_slice_take_wait, readers_hurry, readers_submit, slice_wait,
 )
 
@@ -52,6 +52,15 @@ cdef const char *direct_ready(void *arg, int32_t ie) noexcept nogil:
     if at == NULL:       # the slot may be gone by the time somebody asks why
         bank.d.failed_expert, bank.d.failed_bank, bank.d.failed_errno = bank.tier.first + ie, bank.b, s.err
     return at
+
+
+cdef const char *direct_peek(void *arg, int32_t ie) noexcept nogil:
+    cdef BankState *bank = <BankState *>arg
+    cdef moe_slice *s
+    if bank.tier.plain:
+        return bank.tier.base[bank.b] + ie * bank.tier.stride[bank.b]
+    s = &expert_of(bank.d.t, bank.tier, ie).slice[bank.b]
+    return s.to + s.skip if moe_slice_get(s) == MOE_SLICE_READY else NULL
 
 
 cdef bint direct_is_cold(void *arg, int32_t ie) noexcept nogil:
@@ -405,7 +414,7 @@ cdef class DirectSupply(ExpertSupply):
             tier.hint, tier.is_cold = direct_hint, direct_is_cold
         for b in range(3):
             banks[b].arg = &self.banks[3 * i + b]
-            banks[b].ready = direct_ready
+            banks[b].ready, banks[b].peek = direct_ready, direct_peek
         banks[DOWN].release = direct_release
         return 0
 

@@ -156,11 +156,11 @@ static MOE_NOINLINE void moe_amx_product(const moe_mul *m, size_t bytes, int ste
     moe_amx_configure(tile_rows, 64, &saved);
     for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
         size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
-        const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
+        const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride, *coming = moe_rows_to_come(m, r0);
         for (size_t b = 0; b < m->n_in / 256; b++, w += bytes) {
-            moe_rows rows = n < 16 ? moe_short_panel(w, m->w_stride, n, bytes, copy) : moe_rows_at(w, m->w_stride, 16 * m->w_stride);
+            moe_rows rows = n < 16 ? moe_short_panel(w, m->w_stride, n, bytes, copy) : moe_rows_at(w, m->w_stride, 0);
             moe_panel *panel = &panels[n_panels++ % 2];
-            moe_fetch(&rows, bytes);
+            if (coming) moe_fetch_bytes(coming + 16 * bytes * b, 16 * bytes);
             unpack(&rows, panel, &planes);
             for (size_t t = 0; t < m->n_x; t += 2 * tile_rows) {
                 const size_t at = b * sizeof(block_x_q8_K);

@@ -126,14 +126,14 @@ static MOE_NOINLINE void moe_amx_product_32(const moe_mul *m, const moe_shape32 
     moe_amx_configure(tile_rows, size, &saved);
     for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
         const size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
-        const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
+        const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride, *coming = moe_rows_to_come(m, r0);
         for (size_t i = 0; i < m->n_in; i += MOE_AMX_GROUPS * size) {
             moe_panel32 *panel = &panels[n_panels++ % 2];
             int n_groups = 0;
             for (size_t b = i / shape.block; n_groups < MOE_AMX_GROUPS && b < n_blocks; b++, n_groups += (int)(shape.block / size)) {
                 moe_rows rows = n < 16 ? moe_short_panel(w + b * shape.bytes, m->w_stride, n, shape.bytes, copy)
-                                       : moe_rows_at(w + b * shape.bytes, m->w_stride, 16 * m->w_stride);
-                if (b % 2 == 0) moe_fetch(&rows, 64);
+                                       : moe_rows_at(w + b * shape.bytes, m->w_stride, 0);
+                if (coming) moe_fetch_bytes(coming + 16 * shape.bytes * b, 16 * shape.bytes);
                 unpack(&rows, n_groups, panel);
             }
             for (size_t t = 0; t < m->n_x; t += tile_rows) {

@@ -104,7 +104,8 @@ MOE_INLINE void moe_dot_from(const moe_mul *m, size_t r, moe_panel_dot *dot, con
     for (; r < m->n_rows; r += 16) {
         size_t n = m->n_rows - r < 16 ? m->n_rows - r : 16;
         const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride;
-        const uint8_t *next = m->n_rows - r < 32 ? w : w + 16 * m->w_stride;
+        const uint8_t *next = moe_rows_to_come(m, r);
+        if (!next) next = w;
         _mm512_mask_storeu_ps(m->out + r, v16_mask(n), dot(m, w, m->w_stride, n, is_fetching ? next : NULL));
     }
 }
@@ -126,14 +127,21 @@ MOE_INLINE size_t moe_stream_rows(const moe_mul *m) {
     return n;
 }
 
+/* The beginnings of 16 streams of `bytes` each, which moe_fetch does not reach */
+MOE_INLINE void moe_fetch_streams(const uint8_t *w, size_t bytes) {
+    size_t begin = bytes < MOE_STREAM_AHEAD ? bytes : MOE_STREAM_AHEAD;
+    for (size_t off = 0; off < begin; off += 64)
+        for (size_t i = 0; i < 16; i++) _mm_prefetch((const char *)w + i * bytes + off, _MM_HINT_T1);
+}
+
 /* As 16 streams, then what is left as neighbours. Best for types that are read as fast as the memory allows. */
 MOE_INLINE void moe_dot_streams(const moe_mul *m, moe_panel_dot *dot) {
     const uint8_t *w = m->w;
-    size_t n = moe_stream_rows(m), begin = n * m->w_stride < MOE_STREAM_AHEAD ? n * m->w_stride : MOE_STREAM_AHEAD;
-    for (size_t off = 0; off < begin; off += 64) /* what moe_fetch does not reach */
-        for (size_t i = 0; i < 16; i++) _mm_prefetch((const char *)w + i * n * m->w_stride + off, _MM_HINT_T1);
+    size_t n = moe_stream_rows(m);
+    moe_fetch_streams(w, n * m->w_stride);
     for (size_t r = 0; r < n; r++) {
         float sum[16];
+        if (r + 1 == n && m->next) moe_fetch_streams(m->next, n * m->w_stride);
         _mm512_storeu_ps(sum, dot(m, w + r * m->w_stride, n * m->w_stride, 16, NULL));
         for (size_t i = 0; i < 16; i++) m->out[i * n + r] = sum[i];
     }

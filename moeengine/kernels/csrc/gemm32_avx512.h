@@ -92,7 +92,8 @@ typedef struct moe_tile32 {
 } moe_tile32;
 
 /* n activation rows (constant, 1..8) */
-MOE_INLINE void moe_multiply_tile_32(const int n, const moe_kind32 kind, const moe_panel32 *p, size_t n_groups, const moe_tile32 *a) {
+MOE_INLINE void moe_multiply_tile_32(const int n, const moe_kind32 kind, const moe_panel32 *p, size_t n_groups, const moe_tile32 *a,
+                                     const moe_coming coming) {
     const int steps = kind.size / 4;
     int32_t start[MOE_TILE][16] __attribute__((aligned(64)));
     moe_x32 x[MOE_TILE];
@@ -107,6 +108,7 @@ MOE_INLINE void moe_multiply_tile_32(const int n, const moe_kind32 kind, const m
     const int8_t *q = x[0].q;
     for (size_t g = 0; g < n_groups; g++, q += kind.size) {
         const size_t b = g * (size_t)kind.size / 32;
+        moe_fetch_bytes(coming.w + g * coming.step, coming.step);
 #pragma GCC unroll 8
         for (int t = 0; t < n; t++) part[t] = kind.offset ? _mm512_set1_epi32(start[t][g]) : _mm512_setzero_si512();
 #pragma GCC unroll 8
@@ -127,23 +129,25 @@ MOE_INLINE void moe_multiply_tile_32(const int n, const moe_kind32 kind, const m
     for (int t = 0; t < n; t++) _mm512_mask_storeu_ps(a->out + (size_t)t * a->out_stride, a->rows, acc[t]);
 }
 
-/* all activation rows */
-MOE_INLINE void moe_multiply_panel_32(const moe_kind32 kind, const moe_panel32 *p, size_t n_groups, size_t n_x, moe_tile32 a) {
+/* all activation rows; `coming` meanwhile */
+MOE_INLINE void moe_multiply_panel_32(const moe_kind32 kind, const moe_panel32 *p, size_t n_groups, size_t n_x, moe_tile32 a,
+                                      moe_coming coming) {
     while (n_x) {
         size_t n = moe_next_tile(n_x);
         switch (n) {
-        case 1: moe_multiply_tile_32(1, kind, p, n_groups, &a); break;
-        case 2: moe_multiply_tile_32(2, kind, p, n_groups, &a); break;
-        case 3: moe_multiply_tile_32(3, kind, p, n_groups, &a); break;
-        case 4: moe_multiply_tile_32(4, kind, p, n_groups, &a); break;
-        case 5: moe_multiply_tile_32(5, kind, p, n_groups, &a); break;
-        case 6: moe_multiply_tile_32(6, kind, p, n_groups, &a); break;
-        case 7: moe_multiply_tile_32(7, kind, p, n_groups, &a); break;
-        default: moe_multiply_tile_32(8, kind, p, n_groups, &a); break;
+        case 1: moe_multiply_tile_32(1, kind, p, n_groups, &a, coming); break;
+        case 2: moe_multiply_tile_32(2, kind, p, n_groups, &a, coming); break;
+        case 3: moe_multiply_tile_32(3, kind, p, n_groups, &a, coming); break;
+        case 4: moe_multiply_tile_32(4, kind, p, n_groups, &a, coming); break;
+        case 5: moe_multiply_tile_32(5, kind, p, n_groups, &a, coming); break;
+        case 6: moe_multiply_tile_32(6, kind, p, n_groups, &a, coming); break;
+        case 7: moe_multiply_tile_32(7, kind, p, n_groups, &a, coming); break;
+        default: moe_multiply_tile_32(8, kind, p, n_groups, &a, coming); break;
         }
         n_x -= n;
         a.x += n * a.x_stride;
         a.out += n * a.out_stride;
+        coming.step = 0;
     }
 }
 
@@ -155,7 +159,7 @@ typedef struct moe_shape32 { /* constants of a type */
 } moe_shape32;
 
 typedef void moe_unpack_rows_32(const moe_rows *block, moe_sink32 *s);
-typedef void moe_panel_product_32(const moe_panel32 *p, size_t n_groups, size_t n_x, moe_tile32 a);
+typedef void moe_panel_product_32(const moe_panel32 *p, size_t n_groups, size_t n_x, moe_tile32 a, moe_coming coming);
 
 /* as moe_dot_panel */
 MOE_INLINE __m512 moe_dot_panel_32(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows, const uint8_t *next,
@@ -189,25 +193,28 @@ MOE_INLINE void moe_gemm_32(const moe_mul *m, const moe_shape32 shape, moe_unpac
     for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
         size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
         const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
+        moe_coming coming = {moe_rows_to_come(m, r0), 0};
+        if (coming.w) coming.step = 16 * shape.bytes / groups;
         moe_tile32 a = {m->n_in, 0, m->x, m->x_stride, m->out + r0, m->out_stride, v16_mask(n)};
         for (size_t b = 0; b < n_blocks;) {
             size_t end = b + 256 / shape.block < n_blocks ? b + 256 / shape.block : n_blocks;
             a.i = b * shape.block;
             for (sink.group = 0; b < end; b++, sink.group += (int)groups) {
                 moe_rows rows = n < 16 ? moe_short_panel(w + b * shape.bytes, m->w_stride, n, shape.bytes, copy)
-                                       : moe_rows_at(w + b * shape.bytes, m->w_stride, 16 * m->w_stride);
-                if (b % 2 == 0) moe_fetch(&rows, 64);
+                                       : moe_rows_at(w + b * shape.bytes, m->w_stride, 0);
                 unpack(&rows, &sink);
             }
-            multiply(&panel, (size_t)sink.group, m->n_x, a);
+            multiply(&panel, (size_t)sink.group, m->n_x, a, coming);
+            coming.w += (size_t)sink.group * coming.step;
         }
     }
 }
 
 #define MOE_KIND32_AVX512(KIND, size, offset, has_min)                                                                   \
     static const moe_kind32 kind_##KIND = {size, offset, has_min};                                                       \
-    static MOE_NOINLINE void multiply_##KIND(const moe_panel32 *p, size_t n_groups, size_t n_x, moe_tile32 a) {          \
-        moe_multiply_panel_32(kind_##KIND, p, n_groups, n_x, a);                                                         \
+    static MOE_NOINLINE void multiply_##KIND(const moe_panel32 *p, size_t n_groups, size_t n_x, moe_tile32 a,            \
+                                             moe_coming coming) {                                                        \
+        moe_multiply_panel_32(kind_##KIND, p, n_groups, n_x, a, coming);                                                       \
     }
 
 #define MOE_DERIVE_AVX512_32(NAME, KIND, block)                                                                        \

@@ -43,9 +43,20 @@ MOE_INLINE void moe_fetch_tile_row(const moe_tile *next, size_t t) {
     _mm_prefetch((const char *)(next->out + t * next->out_stride), _MM_HINT_T0);
 }
 
+/* Parts a tile is multiplied in: groups where they have scales of their own */
+MOE_INLINE size_t moe_parts(const moe_kind kind) { return kind.n_groups > 1 ? (size_t)kind.n_groups : 8; }
+
+/* Weights to come, `step` bytes of them a part of a tile: fetched all at once they would keep the buffers busy that the next loads
+ * need. */
+typedef struct moe_coming {
+    const uint8_t *w;
+    size_t step;
+} moe_coming;
+
 /* n activation rows (constant, 1..8) x one panel; is_first: out holds nothing yet; next: the tile to come */
-MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_panel *p, const moe_tile *a, const moe_tile *next, int is_first) {
-    const int scaled = kind.n_groups > 1, n_parts = scaled ? kind.n_groups : 8, steps = 64 / n_parts;
+MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_panel *p, const moe_tile *a, const moe_tile *next,
+                                  const moe_coming coming, int is_first) {
+    const int scaled = kind.n_groups > 1, n_parts = (int)moe_parts(kind), steps = 64 / n_parts;
     int32_t start[MOE_TILE][16] __attribute__((aligned(64)));
     __m512i part[MOE_TILE], isum[MOE_TILE];
 #pragma GCC unroll 8
@@ -56,6 +67,7 @@ MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_pa
     for (int g = 0; g < n_parts; g++) {
         const uint8_t *x = a->x + offsetof(block_x_q8_K, q) + 4 * steps * g;
         if (g < n) moe_fetch_tile_row(next, (size_t)g);
+        moe_fetch_bytes(coming.w + (size_t)g * coming.step, coming.step);
 #pragma GCC unroll 8
         for (int t = 0; t < n; t++)
             part[t] = !scaled ? isum[t] : kind.offset ? _mm512_set1_epi32(start[t][g]) : _mm512_setzero_si512();
@@ -83,7 +95,7 @@ MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_pa
 MOE_INLINE size_t moe_next_tile(size_t n_x) { return n_x >= 12 ? 8 : n_x > 8 ? (n_x + 1) / 2 : n_x; }
 
 /* all activation rows x one panel */
-MOE_INLINE void moe_multiply_panel(const moe_kind kind, const moe_panel *p, size_t n_x, moe_tile a, int is_first) {
+MOE_INLINE void moe_multiply_panel(const moe_kind kind, const moe_panel *p, size_t n_x, moe_tile a, moe_coming coming, int is_first) {
     const moe_tile first = {a.x + sizeof(block_x_q8_K), a.x_stride, a.out, a.out_stride, a.rows}; /* of the next block */
     while (n_x) {
         size_t n = moe_next_tile(n_x);
@@ -91,21 +103,22 @@ MOE_INLINE void moe_multiply_panel(const moe_kind kind, const moe_panel *p, size
         n_x -= n;
         if (!n_x) next = first;
         switch (n) {
-        case 1: moe_multiply_tile(1, kind, p, &a, &next, is_first); break;
-        case 2: moe_multiply_tile(2, kind, p, &a, &next, is_first); break;
-        case 3: moe_multiply_tile(3, kind, p, &a, &next, is_first); break;
-        case 4: moe_multiply_tile(4, kind, p, &a, &next, is_first); break;
-        case 5: moe_multiply_tile(5, kind, p, &a, &next, is_first); break;
-        case 6: moe_multiply_tile(6, kind, p, &a, &next, is_first); break;
-        case 7: moe_multiply_tile(7, kind, p, &a, &next, is_first); break;
-        default: moe_multiply_tile(8, kind, p, &a, &next, is_first); break;
+        case 1: moe_multiply_tile(1, kind, p, &a, &next, coming, is_first); break;
+        case 2: moe_multiply_tile(2, kind, p, &a, &next, coming, is_first); break;
+        case 3: moe_multiply_tile(3, kind, p, &a, &next, coming, is_first); break;
+        case 4: moe_multiply_tile(4, kind, p, &a, &next, coming, is_first); break;
+        case 5: moe_multiply_tile(5, kind, p, &a, &next, coming, is_first); break;
+        case 6: moe_multiply_tile(6, kind, p, &a, &next, coming, is_first); break;
+        case 7: moe_multiply_tile(7, kind, p, &a, &next, coming, is_first); break;
+        default: moe_multiply_tile(8, kind, p, &a, &next, coming, is_first); break;
         }
         a = next;
+        coming.step = 0;
     }
 }
 
 typedef void moe_unpack_rows(const moe_rows *block, moe_sink *s);
-typedef void moe_panel_product(const moe_panel *p, size_t n_x, moe_tile a, int is_first);
+typedef void moe_panel_product(const moe_panel *p, size_t n_x, moe_tile a, moe_coming coming, int is_first);
 
 /* moe_dot_panel for types without a way of their own: the steps of the panel, multiplied at once */
 MOE_INLINE __m512 moe_sink_panel(const moe_mul *m, const uint8_t *w, size_t w_stride, size_t n_rows, const uint8_t *next,
@@ -134,13 +147,15 @@ MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t
     for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
         size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
         const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
+        moe_coming coming = {moe_rows_to_come(m, r0), 0};
+        if (coming.w) coming.step = 16 * bytes / moe_parts(kind);
         moe_tile a = {m->x, m->x_stride, m->out + r0, m->out_stride, v16_mask(n)};
         for (size_t b = 0; b < m->n_in / 256; b++, a.x += sizeof(block_x_q8_K)) {
             moe_rows rows = n < 16 ? moe_short_panel(w + b * bytes, m->w_stride, n, bytes, copy)
-                                   : moe_rows_at(w + b * bytes, m->w_stride, 16 * m->w_stride);
-            moe_fetch(&rows, bytes);
+                                   : moe_rows_at(w + b * bytes, m->w_stride, 0);
             unpack(&rows, &sink);
-            multiply(&panel, m->n_x, a, b == 0);
+            multiply(&panel, m->n_x, a, coming, b == 0);
+            coming.w += moe_parts(kind) * coming.step;
         }
     }
 }
@@ -149,8 +164,9 @@ MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t
 #define MOE_KIND_AVX512(KIND, n_groups, offset, n_mins, whole_mins, scales_first, format)                               \
     static const moe_kind kind_##KIND = {n_groups, offset, n_mins, whole_mins, scales_first, format};                   \
     enum { scales_first_##KIND = scales_first };                                                                        \
-    __attribute__((noinline, unused)) static void multiply_##KIND(const moe_panel *p, size_t n_x, moe_tile a, int is_first) { \
-        moe_multiply_panel(kind_##KIND, p, n_x, a, is_first);                                                   \
+    __attribute__((noinline, unused)) static void multiply_##KIND(const moe_panel *p, size_t n_x, moe_tile a,             \
+                                                                  moe_coming coming, int is_first) {                    \
+        moe_multiply_panel(kind_##KIND, p, n_x, a, coming, is_first);                                                   \
     }
 
 /* DOT: a function of dot_avx512.h, for one activation row; ORDER: moe_dot_streams or moe_dot_neighbours. The kind may

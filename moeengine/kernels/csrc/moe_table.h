@@ -61,6 +61,8 @@ typedef struct moe_mul {
     size_t x_stride;
     float *out;
     size_t out_stride; /* floats between two activation rows of out */
+    const void *next;  /* NULL, or the first of the rows of weights that this thread most likely multiplies next, in the same
+                        * shape and type: they are fetched towards the end, never read */
 } moe_mul;
 
 typedef struct moe_type {

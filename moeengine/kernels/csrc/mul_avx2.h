@@ -272,14 +272,14 @@ MOE_INLINE void avx2_many256(const moe_mul *m, avx2_kind kind, avx2_unpack256 *u
         size_t t1 = m->n_x - t0 < AVX2_X_BLOCK ? m->n_x : t0 + AVX2_X_BLOCK;
         for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
             size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
-            const uint8_t *row[16], *next = (const uint8_t *)m->w + (r0 + 16) * m->w_stride;
+            const uint8_t *row[16], *next = r0 + 16 < m->n_rows ? (const uint8_t *)m->w + (r0 + 16) * m->w_stride : m->next;
             for (size_t r = 0; r < 16; r++) /* rows that are not there: the last one again */
                 row[r] = (const uint8_t *)m->w + (r0 + (r < n ? r : n - 1)) * m->w_stride;
             for (size_t b = 0; b < n_blocks; b++) {
                 unpack(row, &p[0]);
                 unpack(row + 8, &p[1]);
                 for (size_t r = 0; r < 16; r++) row[r] += kind.bytes;
-                if (r0 + 16 < m->n_rows) /* the next panel, one after another */
+                if (next) /* the panel to come, one line after another */
                     for (size_t i = 0; i < 16 * kind.bytes; i += 64)
                         _mm_prefetch((const char *)next + b * 16 * kind.bytes + i, _MM_HINT_T1);
                 for (size_t t = t0; t < t1; t += AVX2_TILE) {

@@ -189,14 +189,14 @@ MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_by
         size_t t1 = m->n_x - t0 < AVX2_X_BLOCK ? m->n_x : t0 + AVX2_X_BLOCK;
         for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
             size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
-            const uint8_t *row[16], *next = (const uint8_t *)m->w + (r0 + 16) * m->w_stride;
+            const uint8_t *row[16], *next = r0 + 16 < m->n_rows ? (const uint8_t *)m->w + (r0 + 16) * m->w_stride : m->next;
             for (size_t r = 0; r < 16; r++) /* rows that are not there: the last one again */
                 row[r] = (const uint8_t *)m->w + (r0 + (r < n ? r : n - 1)) * m->w_stride;
             for (size_t b0 = 0; b0 < n_blocks; b0 += 8) {
                 size_t nb = n_blocks - b0 < 8 ? n_blocks - b0 : 8;
                 avx2_unpack_groups(row, b0, nb, kind, bytes, &p[0]);
                 avx2_unpack_groups(row + 8, b0, nb, kind, bytes, &p[1]);
-                if (r0 + 16 < m->n_rows) /* the next panel, one after another */
+                if (next) /* the panel to come, one line after another */
                     for (size_t i = 0; i < 16 * nb * kind.bytes; i += 64)
                         _mm_prefetch((const char *)next + 16 * b0 * kind.bytes + i, _MM_HINT_T1);
                 for (size_t t = t0; t < t1; t += AVX2_TILE) {

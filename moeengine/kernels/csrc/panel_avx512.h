@@ -55,8 +55,18 @@ MOE_INLINE moe_rows moe_short_panel(const uint8_t *w, size_t w_stride, size_t n_
     return moe_rows_at(copy, bytes, 0);
 }
 
-/* Has the block `ahead` bytes further on in every row brought into the second-level cache: not into the first, whose few fill
- * buffers would then be the limit. The addresses may lie past the end of w. */
+/* n bytes in the order of the memory, brought into the second-level cache: not into the first, whose few fill buffers would then
+ * be the limit. They may lie past the end of w. */
+MOE_INLINE void moe_fetch_bytes(const uint8_t *p, size_t n) {
+    for (size_t off = 0; off < n; off += 64) _mm_prefetch((const char *)p + off, _MM_HINT_T1);
+}
+
+/* The rows of weights after the 16 at r0, to be fetched meanwhile: NULL where nobody knows what comes. */
+MOE_INLINE const uint8_t *moe_rows_to_come(const moe_mul *m, size_t r0) {
+    return r0 + 16 < m->n_rows ? (const uint8_t *)m->w + (r0 + 16) * m->w_stride : m->next;
+}
+
+/* Has the block `ahead` bytes further on in every row fetched, as by moe_fetch_bytes. */
 MOE_INLINE void moe_fetch(const moe_rows *r, const size_t bytes) {
     for (size_t off = 0; off + 4 < bytes; off += 64)
 #pragma GCC unroll 16
@@ -64,11 +74,6 @@ MOE_INLINE void moe_fetch(const moe_rows *r, const size_t bytes) {
 }
 
 #define MOE_STREAM_AHEAD 1024 /* bytes that a stream of rows is fetched ahead; 512 to 4096 are equal */
-
-/* n bytes in the order of the memory */
-MOE_INLINE void moe_fetch_bytes(const uint8_t *p, size_t n) {
-    for (size_t off = 0; off < n; off += 64) _mm_prefetch((const char *)p + off, _MM_HINT_T1);
-}
 
 /* Before block b of 16 rows: fetches the same part of the 16 neighbours at `next`; where that is NULL, what lies ahead in
  * every row. */
