@@ -18,7 +18,7 @@ from moeengine.graph.ffn import FfnBlock
 from moeengine.graph.moe_ffn import GROUP_PAIRS, BankWeights, MoeBlock, TierWeights
 from moeengine.graph.rope import rope_config
 from moeengine.graph.weights import Tensors, Vector
-from moeengine.loader.banks import layer_banks
+from moeengine.loader.banks import check_counts, layer_banks
 
 MAX_COUNT = 1 << 24  # of heads, widths and experts
 MAX_LAYERS = 1024  # far above every published model; bounds what a bad file can make us build
@@ -139,6 +139,7 @@ class Builder:
                            group_pairs=GROUP_PAIRS if self.hparams.n_expert else 0)
         self.blocks = []
         self.moe_blocks = []
+        self.banks = []  # LayerBanks of the layers with experts
         self.weights = {}
 
     def matrix(self, name, n_rows, n_in, **options):
@@ -220,6 +221,10 @@ class Builder:
         banks = layer_banks(self.file, il, n_embd=E, n_expert_used=hp.n_expert_used, n_ff_exp=n_ff_exp)
         if banks is None:
             raise GGUFError(f"{self.tensors.where(blk + 'ffn_down_exps.weight')}: missing; layer {il} has a router")
+        if not hp.n_expert:
+            raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.expert_count: found none, expected the number of "
+                            f"experts; layer {il} has {banks.n_expert}")
+        self.banks.append(banks)
         tiers = [self._tier(t, expert_scales) for t in banks.tiers]
         shared = gate = None
         if n_ff_shexp:
@@ -262,7 +267,9 @@ class Builder:
         return BankWeights(first, bank.expert_stride, scale, bias, bank)
 
     def head(self):
+        """The last block; what the file says of all layers together is checked here."""
         hp = self.hparams
+        check_counts(self.file, self.banks, hp.n_expert)
         output = self.matrix("output.weight", hp.n_vocab, hp.n_embd, optional=True)
         if output is None:  # tied: the embedding is the head
             output = self.token_embd

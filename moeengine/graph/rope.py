@@ -10,6 +10,8 @@ import numpy as np
 from moeengine.errors import GGUFError, UnsupportedError
 
 f32 = np.float32
+LEAST_FACTOR = 1e-6  # of a context: smaller ones leave float32 within a few positions
+LEAST_TURNS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
 
     Raises
     ------
-    GGUFError, UnsupportedError    n_rot odd; unknown scaling type
+    GGUFError           n_rot odd; a number out of range
+    UnsupportedError    unknown scaling type
 
     Source: llama.cpp, llama_context (attention factor) and ggml_rope_cache_init (angles).
     """
@@ -61,8 +64,8 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
     factor = file.get_float(f"{arch}.rope.scaling.factor", 0.0)
     if factor == 0.0:
         factor = file.get_float(f"{arch}.rope.scale_linear", 0.0)
-    if not math.isfinite(factor) or factor < 0:
-        raise GGUFError(f"{file.files[0].path}: {arch}.rope.scaling.factor: found {factor}, expected 0 or more")
+    if factor and not LEAST_FACTOR <= factor:
+        raise GGUFError(f"{file.files[0].path}: {arch}.rope.scaling.factor: found {factor}, expected 0, or {LEAST_FACTOR} or more")
     freq_scale = f32(1) if factor == 0.0 or kind == "none" else f32(1) / f32(factor)
     ext_factor = file.get_float(f"{arch}.rope.scaling.yarn_ext_factor", -1.0)
     if ext_factor < 0:
@@ -72,9 +75,11 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
     if ext_factor == 0.0:
         attn_factor *= file.get_float(f"{arch}.rope.scaling.yarn_attn_factor", 1.0)
     if ext_factor != 0.0:
-        n_orig = file.get_int(f"{arch}.rope.scaling.original_context_length", n_ctx_train) or n_ctx_train
-        beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", 32.0)
-        beta_slow = file.get_float(f"{arch}.rope.scaling.yarn_beta_slow", 1.0)
+        if base == 1:
+            raise GGUFError(f"{file.files[0].path}: {arch}.rope.freq_base: found 1, with which YaRN has no wave lengths")
+        n_orig = file.get_int(f"{arch}.rope.scaling.original_context_length", n_ctx_train, lo=0) or n_ctx_train
+        beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", 32.0, lo=LEAST_TURNS)
+        beta_slow = file.get_float(f"{arch}.rope.scaling.yarn_beta_slow", 1.0, lo=LEAST_TURNS)
         low = max(0.0, math.floor(correction_dim(n_rot, n_orig, beta_fast, base)))
         high = min(n_rot - 1.0, math.ceil(correction_dim(n_rot, n_orig, beta_slow, base)))
         # The published factor 0.1 ln(s) + 1; a log multiplier of the file divides it.
@@ -83,6 +88,9 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
         log_mul = file.get_float(f"{arch}.rope.scaling.yarn_log_multiplier", 0.0)
         if log_mul != 0.0:
             divisor = 1.0 + 0.1 * log_mul * math.log(scale) if scale > 1 else 1.0
+            if not divisor > 0:
+                raise GGUFError(f"{file.files[0].path}: {arch}.rope.scaling.yarn_log_multiplier: found {log_mul}, with which "
+                                f"attention is scaled by {divisor}, expected more than 0")
             attn_factor *= published / divisor
         else:
             attn_factor *= published

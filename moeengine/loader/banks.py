@@ -152,7 +152,7 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
         for il in range(n_layer)
     ]
     if n_expert is not None:
-        _check_counts(model_file, layers, n_expert)
+        check_counts(model_file, layers, n_expert)
     return layers
 
 
@@ -164,8 +164,12 @@ def layer_banks(model_file, il, *, n_embd, n_expert_used=1, n_ff_exp=None):
     )
 
 
-def _check_counts(model_file, layers, n_expert):
-    """Compare the layers' expert counts with the metadata: the largest, or each with its own."""
+def check_counts(model_file, layers, n_expert):
+    """GGUFError where the layers' expert counts are not those of the metadata: the largest, or each its own.
+
+    layers : list of LayerBanks or None
+    n_expert : int or sequence     as for `all_banks`
+    """
     counts = [(layer.il, layer.n_expert) for layer in layers if layer]
     if isinstance(n_expert, int):
         wrong = [(il, n, n_expert) for il, n in counts if n > n_expert]

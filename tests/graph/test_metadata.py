@@ -1,0 +1,39 @@
+"""Numbers of a file's metadata that no model can be built with: refused with the key, at load."""
+
+import math
+
+import pytest
+
+from moeengine import Engine
+from moeengine.errors import GGUFError
+from tests.tiny import write_tiny
+
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
+REFUSED = [
+    ("expert_count", 16, "8 experts.*expected 16"),  # B031
+    ("expert_count", 4, "8 experts.*expected 4"),
+    ("expert_count", 0, "expert_count.*layer 0 has 8"),
+    ("expert_count", None, "expert_count.*layer 0 has 8"),
+    ("rope.freq_base", 1.0, "freq_base"),
+    ("rope.scaling.factor", 1e-40, "scaling.factor"),
+    ("rope.scaling.factor", -2.0, "scaling.factor"),
+    ("rope.scaling.original_context_length", -5, "original_context_length"),
+    ("rope.scaling.yarn_beta_fast", 0.0, "yarn_beta_fast"),
+    ("rope.scaling.yarn_beta_slow", -1.0, "yarn_beta_slow"),
+    ("rope.scaling.yarn_log_multiplier", -20 / math.log(4), "yarn_log_multiplier"),
+]
+
+
+@pytest.mark.parametrize("arch", ["qwen3moe", "llama"])
+@pytest.mark.parametrize("key, value, words", REFUSED, ids=lambda v: str(v)[:30])
+def test_refused_with_the_key(tmp_path, arch, key, value, words):
+    metadata = {f"{arch}.{name}": number for name, number in (YARN | {key: value}).items()}
+    path = write_tiny(tmp_path / "m.gguf", arch, n_expert=8, metadata=metadata).path
+    with pytest.raises(GGUFError, match=words):
+        Engine(path, n_threads=1)
+
+
+def test_the_table_breaks_one_thing_at_a_time(tmp_path):
+    for arch in ("qwen3moe", "llama"):
+        metadata = {f"{arch}.{name}": value for name, value in YARN.items()}
+        Engine(write_tiny(tmp_path / "m.gguf", arch, n_expert=8, metadata=metadata).path, n_threads=1).close()
