@@ -27,13 +27,14 @@ def add_arguments(parser):
 
 
 def run(args):
+    from moeengine.loader.messages import escaped
     from moeengine.quantize.imatrix import read_imatrix
     from moeengine.quantize.rewrite import rewrite
 
     def progress(tensor, done, total):
         if not args.quiet:
             types = tensor.qtype.name if tensor.is_copied else f"{tensor.info.qtype.name} -> {tensor.qtype.name}"
-            print(f"[{100 * done // total:3d}%] {tensor.info.name}: {types}", file=sys.stderr)
+            print(f"[{100 * done // total:3d}%] {escaped(tensor.info.name)}: {types}", file=sys.stderr)
 
     planned = rewrite(
         args.model, args.out, args.type,

@@ -11,6 +11,7 @@ from moeengine.kernels.table cimport MOE_TYPE_MAX, checked_isa, moe_isa, moe_typ
 
 from moeengine import kernels
 from moeengine.errors import GGUFError, UnsupportedError
+from moeengine.loader.messages import escaped
 
 
 cdef class Weight:
@@ -181,4 +182,4 @@ def similar(tensors, name):
     """A hint that names tensors of the same layer, for a file with other names than expected."""
     prefix = name.rsplit(".", 2)[0] + "."
     near = [t for t in tensors if t.startswith(prefix)][:8] if name.count(".") > 1 else []
-    return f" (this layer has {', '.join(near)})" if near else ""
+    return f" (this layer has {', '.join(map(escaped, near))})" if near else ""

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from moeengine.errors import ClosedError, GGUFError
+from moeengine.errors import ClosedError, GGUFError, SupplyError
 from moeengine.loader.gguf_file import scan_gguf
 from moeengine.loader.mapped_file import MappedFile, page_size
 from moeengine.loader.messages import at_tensor, quoted, shown_path
@@ -165,6 +165,16 @@ class ModelFile(TypedMetadata):
                     f"found a file of {size} bytes, expected {mapped.size}; was it changed while in use?"
                 )
         return ""
+
+    def require_whole(self):
+        """For who has read weights through `raw`: SupplyError where a file lost bytes since it was opened."""
+        missing = self.take_missing()
+        for mapped in self.maps:
+            size = os.fstat(mapped.fd).st_size
+            if not missing and size < mapped.size:  # zeros up to the end of a page are told by nobody
+                missing = f"{shown_path(mapped.path)}: found a file of {size} bytes, expected {mapped.size}; was it changed while in use?"
+        if missing:
+            raise SupplyError(missing)
 
     def _place(self, shard, offset):
         """Where a byte of a file belongs: layer and expert, or tensor."""

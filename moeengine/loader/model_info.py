@@ -177,6 +177,10 @@ def find_bad_blocks(model_file, progress=None):
     Yields
     ------
     (name, expert, n_bad, n_blocks) : expert is None for a tensor that is not a bank
+
+    Raises
+    ------
+    SupplyError    the file lost bytes meanwhile
     """
     n_total, n_done = sum(t.n_bytes for t in model_file.tensors.values()), 0
     for name, info in model_file.tensors.items():
@@ -189,6 +193,7 @@ def find_bad_blocks(model_file, progress=None):
             n_done += part.nbytes
             if progress is not None:
                 progress(n_done, n_total)
+    model_file.require_whole()
 
 
 def _bad_blocks(rows, qtype):

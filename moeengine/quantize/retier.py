@@ -198,7 +198,7 @@ def retier(path, out, tiers, experts, *, imatrix=None, force=False, progress=Non
     ------
     ConfigError      see `plan`; the output is the input or exists
     GGUFError        the input is not sound
-    SupplyError      the output cannot be written, or the disk has no room for it
+    SupplyError      the output cannot be written, or the disk has no room for it; the input lost bytes meanwhile
     NumericError     weights are not finite
     """
     with ModelFile.open(path) as model:
@@ -215,10 +215,11 @@ def retier(path, out, tiers, experts, *, imatrix=None, force=False, progress=Non
         with replacing(out) as file:
             file.write(header)
             for part, offset in zip(parts, offsets, strict=True):
-                write_tensor(file, part, offset, _pieces(model, part, (imatrix or {}).get(part.info.name)))
+                write_tensor(file, part, offset, _pieces(model, part, (imatrix or {}).get(part.info.name)), model)
                 if progress:
                     progress(part, file.tell(), total_bytes)
             file.write(b"\0" * (total_bytes - file.tell()))
+            model.require_whole()
     return parts
 
 

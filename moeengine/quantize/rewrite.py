@@ -3,6 +3,7 @@
 Memory stays at a few chunks of one tensor; the input is read through its mapping.
 """
 
+import errno
 import logging
 import os
 import re
@@ -159,7 +160,7 @@ def rewrite(path, out, qtype, *, imatrix=None, overrides=(), pure=False, force=F
     ------
     ConfigError      output is the input or exists; importance of another width; see also `plan`
     GGUFError        the input is not sound
-    SupplyError      the output cannot be written, or the disk has no room for it
+    SupplyError      the output cannot be written, or the disk has no room for it; the input lost bytes meanwhile
     NumericError     weights are not finite
     """
     with ModelFile.open(path) as model:
@@ -176,18 +177,27 @@ def rewrite(path, out, qtype, *, imatrix=None, overrides=(), pure=False, force=F
             file.write(header)
             for tensor, offset in zip(planned, offsets, strict=True):
                 pieces = _tensor_parts(model, tensor, (imatrix or {}).get(tensor.info.name))
-                write_tensor(file, tensor, offset, pieces)
+                write_tensor(file, tensor, offset, pieces, model)
                 if progress:
                     progress(tensor, file.tell(), total_bytes)
             file.write(b"\0" * (total_bytes - file.tell()))
+            model.require_whole()
     return planned
 
 
-def write_tensor(file, tensor, offset, pieces):
-    """The bytes of one planned tensor, an iterable of pieces, at `offset` of a file that is not yet so long."""
+def write_tensor(file, tensor, offset, pieces, model):
+    """The bytes of one planned tensor, an iterable of pieces, at `offset` of a file that is not yet so long.
+
+    SupplyError: the pieces come from a file of `model` that has lost bytes meanwhile.
+    """
     file.write(b"\0" * (offset - file.tell()))
-    for piece in pieces:
-        file.write(piece)
+    try:
+        for piece in pieces:
+            file.write(piece)
+    except OSError as error:
+        if error.errno == errno.EFAULT:  # the system found no bytes behind the mapping
+            model.require_whole()
+        raise
     assert file.tell() == offset + tensor.n_bytes
 
 
