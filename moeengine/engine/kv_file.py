@@ -30,8 +30,15 @@ class SavedTimeline:
 
 
 def fingerprint(model_file):
-    """Hex digest that two model files share only if their tensors do: names, types, first bytes."""
-    digest = hashlib.sha256(model_file.architecture.encode())
+    """Hex digest that two model files share only if they compute the same, as far as their headers tell.
+
+    The architecture's own keys (rope, norms, scales, ...), and of every tensor name, type, shape and first bytes.
+    """
+    arch = model_file.architecture
+    digest = hashlib.sha256(arch.encode())
+    for key, value in sorted(model_file.metadata.items()):
+        if key.startswith(f"{arch}."):
+            digest.update(f"{key} {value if np.isscalar(value) else list(value)}\n".encode())
     for name, info in sorted(model_file.tensors.items()):
         digest.update(f"{name} {int(info.qtype)} {info.shape} {info.n_bytes}\n".encode())
         digest.update(model_file.head(name, 64))

@@ -158,7 +158,7 @@ class FakeModel:
 
 
 class FakeModelFile:
-    architecture, tensors, total_bytes = "fake", {}, 0
+    architecture, tensors, metadata, total_bytes = "fake", {}, {}, 0
 
     def take_missing(self):
         return ""
