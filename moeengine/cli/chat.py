@@ -78,6 +78,8 @@ def _one_turn(conversation, line, is_terminal, verbose):
             if not is_terminal:
                 raise
         else:
+            if conversation.is_cut_short(answer):
+                output.note("the context is full, so this answer ends early; /clear begins anew, -c gives more room")
             if verbose:
                 output.note(output.summary(answer))
 
@@ -93,6 +95,10 @@ class Conversation:
 
     def clear(self):
         self._messages = list(self._start)
+
+    def is_cut_short(self, answer):
+        """Whether a Completion ended because the context is full."""
+        return answer.finish_reason == "length" and answer.n_prompt + answer.n_generated >= self._engine.n_ctx
 
     def say(self, text):
         """Ask, print the answer as it comes, and remember both. Returns the Completion."""

@@ -203,3 +203,10 @@ def test_chat_reuses_the_conversation(chat, model, capsys):
 def test_chat_that_no_longer_fits_ends_a_pipe_with_an_error(chat, model, capsys):
     assert chat(["x" * 300]) == 1
     assert "256" in capsys.readouterr().err
+
+
+def test_chat_says_when_the_context_ends_an_answer(chat, model, capsys):  # B176
+    assert chat(["x" * 100], "-n", "-1") == 0
+    assert "context is full" in capsys.readouterr().err
+    assert chat(["x" * 100], "-n", "3") == 0
+    assert capsys.readouterr().err == ""
