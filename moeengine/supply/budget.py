@@ -54,7 +54,9 @@ def _machine_room(root):
 
 def _group_room(folder):
     """Room in one control group: the limit, less what is in use and cannot be given back; None: no limit."""
-    limit = _number(folder / "memory.max")
+    # above memory.high nobody is killed, but all are slowed down until enough was given back
+    limits = [_number(folder / name) for name in ("memory.max", "memory.high")]
+    limit = min((n for n in limits if n is not None), default=None)
     version, used_by = 2, "memory.current"
     if limit is None:
         limit = _number(folder / "memory.limit_in_bytes")
