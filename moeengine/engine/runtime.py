@@ -21,6 +21,7 @@ from moeengine.loader.model_file import ModelFile
 from moeengine.loader.model_info import kv_bytes_per_token
 from moeengine.machine import address_space_limit, default_n_threads
 from moeengine.stats import Counters
+from moeengine.supply import unused_settings
 from moeengine.supply.budget import resident_bytes
 from moeengine.supply.choice import Demand, dense_policy, room_for, supply_for
 from moeengine.supply.dense import apply_dense_policy, dense_bytes
@@ -343,6 +344,8 @@ def _supply(model_file, model, team, config, before, share):
 
     supply, choice = supply_for(model_at, config, demand_of, n_ctx, before, share)
     logger.info("%s", choice.why)
+    for name in unused_settings(choice.mode, config):
+        logger.warning("%s: means nothing in mode %s, which is in use", name, choice.mode)
     model.set_supply(supply, config.prefetch_layers)
     for block in model.moe_blocks:
         block.set_drop_below(config.drop_cold_experts)

@@ -42,8 +42,11 @@ V2 = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
       "proc/self/mountinfo": V2, "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "400000\n",
       "sys/fs/cgroup/a/memory.current": "100000\n", "sys/fs/cgroup/a/memory.stat": "anon 1\ninactive_file 20000\n"},
      320000, "group a"),
+    ({"proc/meminfo": "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n", "proc/self/cgroup": "0::/a\n",
+      "proc/self/mountinfo": V2, "sys/fs/cgroup/a/memory.max": "400000\n", "sys/fs/cgroup/a/memory.high": "300000\n",
+      "sys/fs/cgroup/a/memory.current": "100000\n"}, 200000, "group a"),
     ({}, 1 << 60, "machine"),
-], ids=["machine", "v1", "v2 parent", "nothing known"])  # fmt: skip
+], ids=["machine", "v1", "v2 parent", "v2 high", "nothing known"])  # fmt: skip
 def test_room_is_the_tightest_limit(tmp_path, files, n_bytes, why):
     room = memory_room(lay_out(tmp_path, files))
     assert (room.n_bytes, why in room.why) == (n_bytes, True), room
@@ -184,3 +187,20 @@ def test_predictions_that_do_not_come_true_are_withheld(path):
     assert supply["n_predicted"] > 0
     if 2 * supply["n_predicted_used"] < supply["n_predicted"]:
         assert supply["n_predictions_withheld"] > 0
+
+
+@pytest.mark.parametrize("settings, names", [
+    ({"moe_mode": "mmap", "cache_mb": 5, "io_threads": 2}, {"cache_mb", "io_threads"}),
+    ({"moe_mode": "auto", "drop_cold_experts": 0.5}, {"drop_cold_experts"}),
+    ({"moe_mode": "prefetch", "prefetch_method": "read", "io_threads": 2, "sweep_ahead": 3}, {"sweep_ahead"}),
+    ({"moe_mode": "sweep-prefill", "io_threads": 2, "warm_experts": "x"}, {"warm_experts"}),
+    ({"moe_mode": "stream", "cache_mb": 0, "prefetch_layers": 1, "prefetch_method": "read"}, {"prefetch_method"}),
+    ({"moe_mode": "mmap"}, set()),
+], ids=lambda v: v.get("moe_mode") if isinstance(v, dict) else "")  # fmt: skip
+def test_settings_of_another_mode_are_told(path, tmp_path, caplog, settings, names):  # B096
+    if "warm_experts" in settings:
+        settings = settings | {"warm_experts": tmp_path / "warm.json"}
+        settings["warm_experts"].write_text('{"experts": []}')
+    with Engine(path, n_ctx=64, n_threads=1, **settings):
+        pass
+    assert {r.args[0] for r in caplog.records if "means nothing in mode" in r.msg} == names

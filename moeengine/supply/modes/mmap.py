@@ -2,6 +2,8 @@
 
 from moeengine.supply.base import ExpertSupply
 
+SETTINGS = ()
+
 
 def make(settings):
     """A supply that leaves everything to the page cache."""

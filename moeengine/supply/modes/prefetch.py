@@ -4,6 +4,7 @@ from moeengine.supply.advice import AdvisedSupply
 
 MOST_TOKENS = 64  # of a pass; more use nearly every expert, which are then announced one after another
 AHEAD = 8  # experts announced in larger passes: the map has no read-ahead of its own
+SETTINGS = ("io_threads", "prefetch_method")
 
 
 def make(settings):

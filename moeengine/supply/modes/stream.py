@@ -2,6 +2,11 @@
 
 from moeengine.supply.direct import DirectSupply
 
+SETTINGS = (
+    "cache_mb", "cache_policy", "drop_cold_experts", "force_cache",
+    "io_threads", "prefetch_layers", "sweep_min_tokens", "warm_experts",
+)  # fmt: skip
+
 
 def make(settings):
     """A DirectSupply with a cache of settings.cache_mb (resolved to a number before)."""

@@ -3,6 +3,8 @@
 from moeengine.supply.advice import AdvisedSupply
 from moeengine.supply.direct import DirectSupply
 
+SETTINGS = ("io_threads", "sweep_ahead", "sweep_behind", "sweep_method", "sweep_min_tokens")
+
 
 def make(settings):
     """settings.sweep_method: "direct" reads into a ring, "advice" announces ahead and drops behind."""
