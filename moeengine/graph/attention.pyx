@@ -1,7 +1,8 @@
 """Self-attention over the KV cache: norm, q/k/v, head norms, rope, attention, output, residual.
 
-The cache holds F16 keys and values as [layer][k|v][kv head], keys in transposed tiles and values a
-row a position (moe_table.h, moe_attn).
+The cache holds F16 keys and values in tiles of MOE_KV_TILE positions, each [layer][k|v][kv head], keys transposed and
+values a row a position (moe_table.h, moe_attn). So what a timeline has used is the beginning of the cache, however
+many positions it has room for: memory comes in huge pages, and one would otherwise be touched a layer and head.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
@@ -39,9 +40,9 @@ cdef struct Attention:
 
 
 cdef void cache_of(const Attention *a, const Pass *p, int64_t head, uint16_t **k, uint16_t **v) noexcept nogil:
-    """First element of one KV head's keys and values in the cache of this layer."""
-    k[0] = p.kv + (a.kv_offset + head * a.head_dim_k) * p.n_ctx
-    v[0] = p.kv + (a.kv_offset + a.n_head_kv * a.head_dim_k + head * a.head_dim_v) * p.n_ctx
+    """First element of one KV head's keys and values in the cache of this layer; p.kv_tile_stride to the next tile."""
+    k[0] = p.kv + (a.kv_offset + head * a.head_dim_k) * MOE_KV_TILE
+    v[0] = p.kv + (a.kv_offset + a.n_head_kv * a.head_dim_k + head * a.head_dim_v) * MOE_KV_TILE
 
 
 cdef void norm_whole_rows(const Attention *a, Pass *p) noexcept nogil:
@@ -63,6 +64,7 @@ cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0,
     cdef float *k
     cdef uint16_t *k_cache
     cdef uint16_t *v_cache
+    cdef uint16_t *at
     cdef bint head_norm = a.q_norm != NULL and not a.norm_whole_row
     cache_of(a, p, head_kv, &k_cache, &v_cache)
     for t in range(t0, t1):
@@ -76,11 +78,11 @@ cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0,
         if head_norm:
             p.isa.rms_norm(<size_t>a.head_dim_k, k, a.k_norm, a.eps, k)
         p.isa.rope(<size_t>a.n_rot, p.rope + t * a.n_rot, a.neox, k)
-        p.isa.f32_to_f16(<size_t>a.head_dim_v, p.v + (t * a.n_head_kv + head_kv) * a.head_dim_v,
-                         v_cache + (p.n_past + t) * a.head_dim_v)
+        at = v_cache + (p.n_past + t) // MOE_KV_TILE * p.kv_tile_stride + (p.n_past + t) % MOE_KV_TILE * a.head_dim_v
+        p.isa.f32_to_f16(<size_t>a.head_dim_v, p.v + (t * a.n_head_kv + head_kv) * a.head_dim_v, at)
     p.isa.k_store(<size_t>(t1 - t0), <size_t>a.head_dim_k, <size_t>pos,
                   p.k + (t0 * a.n_head_kv + head_kv) * a.head_dim_k, <size_t>(a.n_head_kv * a.head_dim_k),
-                  k_cache, <size_t>a.head_dim_k * MOE_KV_TILE)
+                  k_cache, <size_t>p.kv_tile_stride)
 
 
 cdef void finish_qkv(const Attention *a, Pass *p) noexcept nogil:
@@ -125,9 +127,8 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
     m.n_kv = n_kv
     m.kv_begin = NULL
     m.k = k
-    m.k_tile_stride = <size_t>a.head_dim_k * MOE_KV_TILE
     m.v = v
-    m.v_stride = <size_t>a.head_dim_v
+    m.k_tile_stride = m.v_tile_stride = <size_t>p.kv_tile_stride
     m.scale = a.scale
     m.softcap = 0
     m.sink = NULL

@@ -60,7 +60,7 @@ cdef struct Pass:
     size_t thread_scratch_bytes
     float *partials            # attention: results of segments of the keys, for SPLIT_TOKENS tokens
     uint16_t *kv               # KV cache of the timeline
-    int64_t n_ctx              # positions it holds, whole tiles
+    int64_t kv_tile_stride     # elements between two tiles of positions: those of all layers
     int output                 # enum pass_output
     float *logits              # (n_out, V)
     const int *cancel          # not 0: skip the arithmetic, keep the barriers

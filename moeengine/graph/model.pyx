@@ -210,7 +210,7 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
                   <size_t>X_CHUNK_ROWS * ROW_CHUNK * 4)
     p.thread_scratch_bytes = (scratch + 4095) & ~<size_t>4095
     p.thread_scratch = take(base, &at, n_threads * p.thread_scratch_bytes)
-    p.n_ctx = whole_tiles(n_ctx)
+    p.kv_tile_stride = <int64_t>sizes.kv_elements * MOE_KV_TILE
     p.partials = <float *>take(base, &at, min(T, <int64_t>SPLIT_TOKENS) * <size_t>sizes.n_head
                                * ((n_ctx + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT)
                                * moe_attn_partial_floats(sizes.head_dim_v) * 4)
@@ -420,8 +420,10 @@ cdef class Context:
         return {"kv": self.cache_bytes, "scratch": self.scratch_bytes}
 
     def kv_state(self, int64_t n_past):
-        """Keys and values of the first n_past positions: a copy, uint16 (F16 bits) (n_past * elements,)."""
-        return np.concatenate([part[:n_past].reshape(-1) for part in self._kv_parts()] or [np.empty(0, np.uint16)])
+        """Keys and values of the first n_past positions: a copy, uint16 (F16 bits) (n_past * elements,), head after head."""
+        n_tiles = whole_tiles(n_past) // MOE_KV_TILE
+        heads = [head[:n_tiles].reshape(n_tiles * MOE_KV_TILE, head.shape[2])[:n_past] for head in self._kv_heads()]
+        return np.concatenate([head.reshape(-1) for head in heads] or [np.empty(0, np.uint16)])
 
     def set_kv_state(self, state, int64_t n_past):
         """Put back what `kv_state` gave. ConfigError when the size does not fit."""
@@ -429,37 +431,23 @@ cdef class Context:
             raise ConfigError(f"KV state: found {state.size} values for {n_past} positions, expected "
                               f"{n_past * self.model.sizes.kv_elements} and at most {self.n_ctx} positions")
         at = 0
-        for part in self._kv_parts():
-            n = n_past * part.shape[1]
-            part[:n_past] = state[at:at + n].reshape(n_past, part.shape[1])
-            at += n
+        for head in self._kv_heads():
+            dim = head.shape[2]
+            for i in range(0, n_past, MOE_KV_TILE):
+                n = min(MOE_KV_TILE, n_past - i)
+                head[i // MOE_KV_TILE, :n] = state[at:at + n * dim].reshape(n, dim)
+                at += n * dim
 
-    def _kv_parts(self):
-        """Every head's keys and values in cache order, as writable (positions, head_dim) indexables."""
+    def _kv_heads(self):
+        """Every layer's heads of keys, then of values, as writable views (tiles, MOE_KV_TILE, head_dim)."""
         cdef uint16_t[::1] view = <uint16_t[:self.cache_bytes // 2]>self.p.kv
-        flat, at, n = np.asarray(view), 0, self.p.n_ctx
+        if self.model.sizes.kv_elements == 0:
+            return
+        tiles, at = np.asarray(view).reshape(-1, self.p.kv_tile_stride), 0
         for n_head_kv, dim_k, dim_v in self.model.sizes.kv_layers:
             for i in range(2 * n_head_kv):
                 dim = dim_k if i < n_head_kv else dim_v
-                part = flat[at * n:(at + dim) * n]
-                yield Tiles(part, dim) if i < n_head_kv else part.reshape(n, dim)
-                at += dim
-
-
-class Tiles:
-    """Keys as rows (positions, head_dim) over the transposed tiles of the cache."""
-
-    def __init__(self, flat, dim):
-        self.tiles = flat.reshape(-1, dim, MOE_KV_TILE)
-        self.shape = (self.tiles.shape[0] * MOE_KV_TILE, dim)
-
-    def __getitem__(self, rows):
-        return self.tiles.transpose(0, 2, 1).reshape(self.shape)[rows]
-
-    def __setitem__(self, rows, values):
-        n = values.shape[0]
-        whole, rest = divmod(n, MOE_KV_TILE)
-        tiles = values[:whole * MOE_KV_TILE].reshape(whole, MOE_KV_TILE, self.shape[1])
-        self.tiles[:whole] = tiles.transpose(0, 2, 1)
-        if rest:
-            self.tiles[whole, :, :rest] = values[whole * MOE_KV_TILE:].T
+                head = tiles[:, at:at + dim * MOE_KV_TILE]
+                at += dim * MOE_KV_TILE
+                yield (head.reshape(-1, dim, MOE_KV_TILE).swapaxes(1, 2) if i < n_head_kv
+                       else head.reshape(-1, MOE_KV_TILE, dim))

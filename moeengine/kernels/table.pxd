@@ -51,7 +51,7 @@ cdef extern from "moe_table.h":
         const uint16_t *k
         size_t k_tile_stride
         const uint16_t *v
-        size_t v_stride
+        size_t v_tile_stride
         float scale
         float softcap
         const float *sink

@@ -167,7 +167,7 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
     a.q, a.out = <const float *const *>&rows[0, 0], <float *const *>&rows[1, 0]
     a.n_kv, a.kv_begin = &n_kv[0], NULL if kv_begin is None else &kv_begin[0]
     a.k, a.k_tile_stride = &k[0, 0, 0], q.shape[1] * MOE_KV_TILE
-    a.v, a.v_stride = &v[0, 0], v.shape[1]
+    a.v, a.v_tile_stride = &v[0, 0], v.shape[1] * MOE_KV_TILE
     a.scale, a.softcap, a.sink = scale, softcap, NULL if sink is None else &sink[0]
     cdef size_t scratch_bytes = isa.attn_scratch_bytes(n_q, a.head_dim_k, a.head_dim_v)
     cdef size_t segment_floats = n_q * moe_attn_partial_floats(a.head_dim_v)

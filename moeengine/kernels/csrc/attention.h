@@ -129,8 +129,8 @@ static void attend_block(const moe_attn *a, size_t i, int n_rows, size_t pos, at
 static void tiles_at(const moe_attn *a, size_t pos, attn_tile *k, attn_tile *v) {
     *k = (attn_tile){.f16 = a->k + pos / MOE_KV_TILE * a->k_tile_stride, .f16_stride = MOE_KV_TILE,
                      .ahead = a->k_tile_stride, .f32_stride = MOE_KV_TILE};
-    *v = (attn_tile){.f16 = a->v + pos * a->v_stride, .f16_stride = a->v_stride,
-                     .ahead = a->v_stride * MOE_KV_TILE};
+    *v = (attn_tile){.f16 = a->v + pos / MOE_KV_TILE * a->v_tile_stride, .f16_stride = a->head_dim_v,
+                     .ahead = a->v_tile_stride};
 }
 
 static void convert_tile(const moe_attn *a, size_t n_keys, attn_scratch w, attn_tile *k, attn_tile *v) {

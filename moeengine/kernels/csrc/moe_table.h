@@ -87,7 +87,8 @@ typedef struct moe_type {
  * same element of neighbouring keys. Element d of the key at position p is
  *   k[p / MOE_KV_TILE * k_tile_stride + d * MOE_KV_TILE + p % MOE_KV_TILE]
  * (moe_isa.k_store writes this). The cache holds whole tiles: what lies after the last key of a tile
- * is loaded but takes no part. V is one row a position; only rows of seen keys are read.
+ * is loaded but takes no part. V is one row a position, head_dim_v elements after the one before and in tiles of as many
+ * positions; only rows of seen keys are read.
  *
  * Sums run over the tiles of one segment of MOE_KV_SEGMENT positions (online softmax), then over the
  * segments in ascending order. So a row gives the same bytes whichever rows are computed with it, and
@@ -105,7 +106,7 @@ typedef struct moe_attn {
     const uint16_t *k;       /* F16 tiles as above */
     size_t k_tile_stride;    /* elements between two tiles, at least head_dim_k * MOE_KV_TILE */
     const uint16_t *v;       /* F16 rows of head_dim_v */
-    size_t v_stride;         /* elements between two positions */
+    size_t v_tile_stride;    /* elements between two tiles, at least head_dim_v * MOE_KV_TILE */
     float scale;
     float softcap;           /* 0: none */
     const float *sink;       /* NULL, or n_q logits that take part in the softmax without a value */
