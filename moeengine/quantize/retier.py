@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import gguf
 import numpy as np
 
-from moeengine.errors import ConfigError, NumericError
+from moeengine.errors import ConfigError, GGUFError, NumericError
 from moeengine.kernels import dequantize
-from moeengine.loader.banks import MAX_TIERS
-from moeengine.loader.messages import plural, quoted, shown_path
+from moeengine.loader.banks import MAX_TIERS, layer_banks
+from moeengine.loader.messages import at_tensor, plural, quoted, shown_path
 from moeengine.loader.model_file import ModelFile
 from moeengine.quantize import quant_type, quantize
 from moeengine.quantize.gguf_copy import header_bytes, metadata_entries, replacing
@@ -91,6 +91,7 @@ def plan(model, tiers, experts):
 
     Raises
     ------
+    GGUFError       the experts' tensors do not fit together
     ConfigError     the tiers do not add up, a type does not fit, the file has tiers or groups of experts already,
                     `experts` names one that it does not have
     """
@@ -132,6 +133,12 @@ def _check_plain(model):
             f"{shown_path(model.path)}: found {n_groups} groups of experts, expected one: "
             "experts cannot be renumbered across groups"
         )
+    n_embd = model.get_int(f"{model.architecture}.embedding_length", lo=1)
+    for il in sorted({int(bank[1]) for bank in map(BANK.fullmatch, model.tensors) if bank}):
+        n = layer_banks(model, il, n_embd=n_embd).n_expert
+        for name in (f"blk.{il}.ffn_gate_inp.bias", f"blk.{il}.exp_probs_b.bias"):
+            if name in model.tensors and (shape := model.tensor(name).shape) != (n,):
+                raise GGUFError(f"{at_tensor(model.path, name)}: found shape {shape}, expected {(n,)}, one value an expert")
 
 
 def _n_expert(model, il):
