@@ -21,7 +21,7 @@ from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.mul_mat_id cimport (
     ExpertHooks, ExpertPlan, expert_bytes, expert_bytes_now, hooks_after, hooks_before, plan_build,
 )
-from moeengine.kernels.table cimport moe_isa, moe_x_row_bytes
+from moeengine.kernels.table cimport moe_fetch_for_writing, moe_isa, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim, team_size
 from moeengine.supply.base cimport ExpertSupply, TierHooks
 
@@ -33,9 +33,6 @@ GROUP_PAIRS = 256
 
 cdef extern from "math.h" nogil:
     float expf(float)
-
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void *) nogil
 
 cdef enum:
     MAX_TIERS = 4
@@ -247,7 +244,7 @@ cdef void fetch_out(const MoeState *s, Pass *p, int64_t k0, int64_t k1, int64_t 
     for k in range(k0, k1):
         row = p.out + p.plan.pair[k] // A * s.n_embd
         for r in range(r0, r1, 16):
-            prefetch(row + r)
+            moe_fetch_for_writing(row + r)
 
 
 cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g, float *tmp) noexcept nogil:

@@ -84,6 +84,7 @@ cdef extern from "moe_table.h":
         size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v) noexcept nogil
 
     size_t moe_attn_partial_floats(size_t head_dim_v) noexcept nogil
+    void moe_fetch_for_writing(const void *p) noexcept nogil
     size_t moe_x_row_bytes(const moe_isa *isa, int format, size_t n) noexcept nogil
 
 # The chosen table, or NULL while no choice could be made (MOEENGINE_ISA names an instruction set that

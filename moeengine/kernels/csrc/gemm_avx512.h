@@ -40,7 +40,7 @@ MOE_INLINE void moe_fetch_tile_row(const moe_tile *next, size_t t) {
     _mm_prefetch(x, _MM_HINT_T0);
 #pragma GCC unroll 4
     for (size_t i = 0; i < 256; i += 64) _mm_prefetch(x + offsetof(block_x_q8_K, q) + i, _MM_HINT_T0);
-    _mm_prefetch((const char *)(next->out + t * next->out_stride), _MM_HINT_T0);
+    moe_fetch_for_writing(next->out + t * next->out_stride);
 }
 
 /* Parts a tile is multiplied in: groups where they have scales of their own */

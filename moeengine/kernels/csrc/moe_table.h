@@ -168,6 +168,15 @@ typedef struct moe_isa {
     size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v);
 } moe_isa;
 
+/* Brings a line near that will be written: another core may have a copy, and to take it away then would take as long again. */
+static inline void moe_fetch_for_writing(const void *p) {
+#ifdef __x86_64__
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p)); /* compilers know it only with a flag; a no-op where missing */
+#else
+    __builtin_prefetch(p, 1);
+#endif
+}
+
 static inline size_t moe_x_row_bytes(const moe_isa *isa, int format, size_t n) {
     size_t b = (n + isa->x[format].block - 1) / isa->x[format].block * isa->x[format].bytes;
     return (b + 63) & ~(size_t)63;
