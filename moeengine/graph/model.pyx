@@ -45,8 +45,8 @@ OUTPUTS = {"none": OUTPUT_NONE, "last": OUTPUT_LAST, "all": OUTPUT_ALL}
 
 
 def available():
-    """Architectures that can be loaded: the names of the files in graph/arch."""
-    return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(arch_package.__path__))
+    """Architectures that can be loaded: the names of the files in graph/arch, letter for letter (dashes too)."""
+    return sorted(m.name for m in pkgutil.iter_modules(arch_package.__path__))
 
 
 def load_model(model_file, *, n_expert_used=None):
@@ -74,7 +74,7 @@ def load_model(model_file, *, n_expert_used=None):
         raise UnsupportedError(
             f"{model_file.files[0].path}: architecture {name!r} is not supported; supported: {', '.join(available())}"
         )
-    module = importlib.import_module(f"moeengine.graph.arch.{name.replace('-', '_')}")
+    module = importlib.import_module(f"moeengine.graph.arch.{name}")
     builder = Builder(model_file, n_expert_used=n_expert_used)
     module.build(builder)
     return Model(builder)

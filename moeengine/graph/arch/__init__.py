@@ -1,1 +1,1 @@
-"""One file an architecture, named after general.architecture; each offers build(builder)."""
+"""One file an architecture, named exactly as general.architecture (dashes too); each offers build(builder)."""
