@@ -64,15 +64,20 @@ class Stock:
         return seconds
 
     def logits(self, tokens, save_to, ubatch=None):
-        """Save float32 (T, V) logits of every position, fed `ubatch` at a time, to a .npy file."""
+        """Save float32 (T, V) logits of every position to a .npy file, fed `ubatch` at a time: a number, or a list of them.
+
+        After the last of a list its number goes on.
+        """
         self._rewind(0)
         out = np.empty((len(tokens), self.n_vocab), np.float32)
-        step = ubatch or self.n_batch
-        for i in range(0, len(tokens), step):
-            part = tokens[i : i + step]
+        steps = list(ubatch) if isinstance(ubatch, list) else [ubatch or self.n_batch]
+        i = 0
+        while i < len(tokens):
+            part = tokens[i : i + (steps.pop(0) if len(steps) > 1 else steps[0])]
             self._feed(part, every=True)
             for j in range(len(part)):
                 out[i + j] = self._row(j)
+            i += len(part)
         np.save(save_to, out)
 
     def greedy(self, tokens, n):

@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
 
 from moeengine.graph.block cimport (
-    Block, Linear, Pass, cancelled, linear, norm_rows, quantize_rows,
+    Block, Linear, Pass, add_residual, cancelled, linear, norm_rows, quantize_rows,
 )
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport (
@@ -28,13 +28,14 @@ cdef enum AttendPart:
 cdef struct Attention:
     int64_t n_embd, n_head, n_head_kv, head_dim_k, head_dim_v, n_rot
     int neox
-    float eps, scale
+    float eps, scale, residual_scale
     const float *attn_norm      # (E,)
     Linear qkv[3]
     Linear wo
     const float *q_norm         # per head (Dk,), whole row (H*Dk,) or NULL
     const float *k_norm
     int norm_whole_row
+    int norm_after_rope
     int64_t kv_offset           # of this layer in the cache, in elements per position
     unsigned formats            # activation formats that q, k and v need
 
@@ -57,27 +58,30 @@ cdef void norm_whole_rows(const Attention *a, Pass *p) noexcept nogil:
     team_barrier(p.team)
 
 
+cdef void finish_head(const Attention *a, Pass *p, int64_t t, const float *norm, float *head) noexcept nogil:
+    """Norm (where there is one a head) and rope of one head of token t, in the architecture's order."""
+    cdef bint with_norm = norm != NULL and not a.norm_whole_row
+    if with_norm and not a.norm_after_rope:
+        p.isa.rms_norm(<size_t>a.head_dim_k, head, norm, a.eps, head)
+    p.isa.rope(<size_t>a.n_rot, p.rope + t * a.n_rot, a.neox, head)
+    if with_norm and a.norm_after_rope:
+        p.isa.rms_norm(<size_t>a.head_dim_k, head, norm, a.eps, head)
+
+
 cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64_t t1) noexcept nogil:
     """Head norms and rope for one KV head and its query heads, tokens t0 <= t < t1; fills the cache."""
     cdef int64_t t, h, group = a.n_head // a.n_head_kv, pos = p.n_past + t0
     cdef float *q
-    cdef float *k
     cdef uint16_t *k_cache
     cdef uint16_t *v_cache
     cdef uint16_t *at
-    cdef bint head_norm = a.q_norm != NULL and not a.norm_whole_row
     cache_of(a, p, head_kv, &k_cache, &v_cache)
     for t in range(t0, t1):
         q = p.q + (t * a.n_head + head_kv * group) * a.head_dim_k
         for h in range(group):
-            if head_norm:
-                p.isa.rms_norm(<size_t>a.head_dim_k, q, a.q_norm, a.eps, q)
-            p.isa.rope(<size_t>a.n_rot, p.rope + t * a.n_rot, a.neox, q)
+            finish_head(a, p, t, a.q_norm, q)
             q += a.head_dim_k
-        k = p.k + (t * a.n_head_kv + head_kv) * a.head_dim_k
-        if head_norm:
-            p.isa.rms_norm(<size_t>a.head_dim_k, k, a.k_norm, a.eps, k)
-        p.isa.rope(<size_t>a.n_rot, p.rope + t * a.n_rot, a.neox, k)
+        finish_head(a, p, t, a.k_norm, p.k + (t * a.n_head_kv + head_kv) * a.head_dim_k)
         at = v_cache + (p.n_past + t) // MOE_KV_TILE * p.kv_tile_stride + (p.n_past + t) % MOE_KV_TILE * a.head_dim_v
         p.isa.f32_to_f16(<size_t>a.head_dim_v, p.v + (t * a.n_head_kv + head_kv) * a.head_dim_v, at)
     p.isa.k_store(<size_t>(t1 - t0), <size_t>a.head_dim_k, <size_t>pos,
@@ -193,7 +197,7 @@ cdef void attend_split(const Attention *a, Pass *p, int ith) noexcept nogil:
 
 cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const Attention *a = <const Attention *>state
-    cdef int64_t T = p.n_tokens, t
+    cdef int64_t T = p.n_tokens
     cdef const uint8_t *x[3]
     cdef size_t x_stride[3]
     cdef float *out[3]
@@ -225,22 +229,18 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     so[0] = moe_x_row_bytes(p.isa, f, <size_t>(a.n_head * a.head_dim_v))
     oo[0] = p.out
     linear(p, &a.wo, 1, xo, so, oo, T)
-    while True:
-        t = team_claim(p.team, T)
-        if t < 0:
-            break
-        p.isa.add(<size_t>a.n_embd, p.x + t * a.n_embd, p.out + t * a.n_embd, p.x + t * a.n_embd)
-    team_barrier(p.team)
+    add_residual(p, a.n_embd, a.residual_scale)
 
 
 cdef class AttentionBlock(Block):
-    """x += wo(attention(norm(x))).
+    """x += residual_scale * wo(attention(norm(x))).
 
     Parameters
     ----------
     attn_norm : Vector (E,)
     q, k, v, o : Weight            (H*Dk, E), (K*Dk, E), (K*Dv, E), (E, H*Dv)
     q_norm, k_norm : Vector or None    per head (Dk,) or, with norm_whole_row, (H*Dk,) and (K*Dk,)
+    norm_after_rope : bool         head norms come after the rotation, not before
     n_rot : int                    rotated values of a head
     neox : bool                    rope pairs i with i + n_rot/2; else 2i with 2i+1
     scale : float                  of the scores, usually 1/sqrt(Dk)
@@ -249,7 +249,8 @@ cdef class AttentionBlock(Block):
 
     def __init__(self, *, Vector attn_norm, Weight q, Weight k, Weight v, Weight o, q_norm, k_norm,
                  bint norm_whole_row, int n_head, int n_head_kv, int head_dim_k, int head_dim_v,
-                 int n_rot, bint neox, float eps, float scale, int64_t kv_offset):
+                 int n_rot, bint neox, float eps, float scale, int64_t kv_offset, bint norm_after_rope=False,
+                 float residual_scale=1.0):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
         cdef Attention *a = <Attention *>calloc(1, sizeof(Attention))
@@ -260,12 +261,12 @@ cdef class AttentionBlock(Block):
         self.keep = [attn_norm, q, k, v, o, q_norm, k_norm]
         a.n_embd, a.n_head, a.n_head_kv = q.linear.n_in, n_head, n_head_kv
         a.head_dim_k, a.head_dim_v, a.n_rot, a.neox = head_dim_k, head_dim_v, n_rot, neox
-        a.eps, a.scale, a.kv_offset = eps, scale, kv_offset
+        a.eps, a.scale, a.kv_offset, a.residual_scale = eps, scale, kv_offset, residual_scale
         a.attn_norm = attn_norm.data
         a.qkv[0], a.qkv[1], a.qkv[2], a.wo = q.linear, k.linear, v.linear, o.linear
         a.q_norm = (<Vector?>q_norm).data if q_norm is not None else NULL
         a.k_norm = (<Vector?>k_norm).data if k_norm is not None else NULL
-        a.norm_whole_row = norm_whole_row
+        a.norm_whole_row, a.norm_after_rope = norm_whole_row, norm_after_rope
         a.formats = 0
         for i in range(3):
             a.formats |= 1u << a.qkv[i].type.x_format

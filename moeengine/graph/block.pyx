@@ -152,6 +152,19 @@ cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t 
     team_barrier(p.team)
 
 
+cdef void add_residual(Pass *p, int64_t n_embd, float scale) noexcept nogil:
+    """p.x += scale * p.out, the end of a block. Overwrites p.out where scale is not 1. Ends with a barrier."""
+    cdef int64_t t
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        if scale != 1:
+            p.isa.scale(<size_t>n_embd, scale, p.out + t * n_embd, p.out + t * n_embd)
+        p.isa.add(<size_t>n_embd, p.x + t * n_embd, p.out + t * n_embd, p.x + t * n_embd)
+    team_barrier(p.team)
+
+
 cdef void pass_fail(Pass *p, int error, int layer, int expert) noexcept nogil:
     """Keeps the first failure; a race between threads keeps one of them."""
     if p.error == PASS_OK:

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from moeengine.errors import ConfigError, GGUFError
+from moeengine.errors import ConfigError, GGUFError, UnsupportedError
 from moeengine.graph.attention import AttentionBlock
 from moeengine.graph.embed_head import EmbedBlock, HeadBlock
 from moeengine.graph.ffn import FfnBlock
 from moeengine.graph.moe_ffn import GROUP_PAIRS, BankWeights, MoeBlock, TierWeights
-from moeengine.graph.rope import rope_config
+from moeengine.graph.rope import rope_config, text_factors
+from moeengine.graph.router import check_groups
 from moeengine.graph.weights import Tensors, Vector
 from moeengine.loader.banks import check_counts, layer_banks
 
 MAX_COUNT = 1 << 24  # of heads, widths and experts
+GATING_FUNCS = {1: "softmax", 2: "sigmoid", 3: "softmax_topk"}  # expert_gating_func
 MAX_LAYERS = 1024  # far above every published model; bounds what a bad file can make us build
 
 
@@ -43,6 +45,14 @@ class HParams:
     n_expert_used: int
     eps: float
     expert_weights_scale: float
+    expert_weights_norm: bool  # what the file says; not every architecture asks
+    expert_gating: str | None  # None: the file does not say
+    n_expert_groups: int
+    n_group_used: int
+    n_expert_shared: int
+    n_ff_exp: tuple[int, ...]  # a layer; 0: the file does not say
+    n_ff_shexp: int  # of all shared experts together, or 0
+    n_layer_dense_lead: int  # leading layers without experts
 
 
 @dataclass
@@ -125,7 +135,22 @@ def read_hparams(file, tensors, n_expert_used=None):
         n_rot=count("rope.dimension_count", head_dim_k, low=0, high=head_dim_k),
         n_ff=n_ff, n_expert=n_expert, n_expert_used=used, eps=eps,
         expert_weights_scale=file.get_float(f"{arch}.expert_weights_scale", 0.0) or 1.0,
+        expert_weights_norm=file.get_bool(f"{arch}.expert_weights_norm", False),
+        expert_gating=_gating(file, count("expert_gating_func", 0, low=0)),
+        n_expert_groups=count("expert_group_count", 0, low=0), n_group_used=count("expert_group_used_count", 0, low=0),
+        n_expert_shared=count("expert_shared_count", 0, low=0),
+        n_ff_exp=file.get_per_layer(f"{arch}.expert_feed_forward_length", n_layer, 0, lo=0, hi=MAX_COUNT),
+        n_ff_shexp=count("expert_shared_feed_forward_length", 0, low=0),
+        n_layer_dense_lead=count("leading_dense_block_count", 0, low=0),
     )
+
+
+def _gating(file, number):
+    if number and number not in GATING_FUNCS:
+        known = ", ".join(f"{i} ({name})" for i, name in GATING_FUNCS.items())
+        raise UnsupportedError(f"{file.files[0].path}: key {file.architecture}.expert_gating_func: {number} is not "
+                               f"supported; supported: {known}")
+    return GATING_FUNCS.get(number)
 
 
 class Builder:
@@ -156,17 +181,21 @@ class Builder:
         for weight in weights:
             self.sizes.formats |= 1 << weight.x_format
 
-    def embed(self):
+    def embed(self, *, scale=1.0, sections=None):
+        """Token embedding and rotation table. sections: "blocks" or "interleaved" where the file may part the rotated
+        pairs into sections with positions of their own (M-RoPE); see text_factors."""
         hp = self.hparams
         factors = self.tensors.vector("rope_freqs.weight", hp.n_rot // 2, optional=True)
+        if sections:
+            factors = text_factors(self.file, hp.n_rot, factors, interleaved=sections == "interleaved")
         rope = None
         if hp.n_rot:
             rope = rope_config(self.file, n_rot=hp.n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors)
         self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
-        self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope))
+        self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope, scale=scale))
         self.sizes.largest(n_rot=hp.n_rot)
 
-    def attention(self, il, *, neox, head_norm=None):
+    def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0):
         """Self-attention. head_norm: None, "head" (one weight a head value) or "row" (over all heads)."""
         hp, blk = self.hparams, f"blk.{il}."
         E, H, K, Dk, Dv = hp.n_embd, hp.n_head[il], hp.n_head_kv[il], hp.head_dim_k, hp.head_dim_v
@@ -186,6 +215,7 @@ class Builder:
             k_norm=self.tensors.vector(blk + "attn_k_norm.weight", width[1]) if width else None,
             norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
             n_rot=hp.n_rot, neox=neox, eps=hp.eps, scale=scale, kv_offset=self.sizes.kv_elements,
+            norm_after_rope=norm_after_rope, residual_scale=residual_scale,
         ))
         self.normed(q, k, v)
         self.sizes.largest(n_head=H, n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
@@ -204,16 +234,20 @@ class Builder:
         self.sizes.ff_rows.add((down.x_format, n_ff))
         return gate, up, down
 
-    def ffn(self, il):
-        """Dense gated feed-forward network with SiLU."""
+    def ffn(self, il, *, norm="ffn_norm", residual_scale=1.0):
+        """Dense gated feed-forward network with SiLU. norm: name of the norm before it."""
         hp, blk = self.hparams, f"blk.{il}."
         gate, up, down = self._gated(blk, "", hp.n_ff[il])
-        self.blocks.append(FfnBlock(ffn_norm=self.tensors.vector(blk + "ffn_norm.weight", hp.n_embd),
-                                    gate=gate, up=up, down=down, eps=hp.eps))
+        self.blocks.append(FfnBlock(ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", hp.n_embd),
+                                    gate=gate, up=up, down=down, eps=hp.eps, residual_scale=residual_scale))
 
     def moe(self, il, *, norm_topk, gating="softmax", expert_scales=True, n_ff_exp=None, n_ff_shexp=0,
-            shared_scales=True, shared_gate=False):
-        """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0."""
+            shared_scales=True, shared_gate=False, norm="ffn_norm", residual_scale=1.0):
+        """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0.
+
+        gating : None      what the file says; GGUFError where it does not
+        norm : str         name of the norm before the network
+        """
         hp, blk = self.hparams, f"blk.{il}."
         E = hp.n_embd
         router_shape = self.tensors.info(blk + "ffn_gate_inp.weight", (None, E)).shape
@@ -224,6 +258,13 @@ class Builder:
         if not hp.n_expert:
             raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.expert_count: found none, expected the number of "
                             f"experts; layer {il} has {banks.n_expert}")
+        gating = gating or hp.expert_gating
+        if gating is None:
+            raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.expert_gating_func: not found, expected one of "
+                            f"{', '.join(map(str, GATING_FUNCS))}")
+        wrong = check_groups(banks.n_expert, hp.n_expert_used, hp.n_expert_groups, hp.n_group_used)
+        if wrong:
+            raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.expert_group_count: layer {il}: {wrong}")
         self.banks.append(banks)
         tiers = [self._tier(t, expert_scales) for t in banks.tiers]
         shared = gate = None
@@ -235,11 +276,12 @@ class Builder:
         self.normed(router)
         block = MoeBlock(
             il=il, i_moe=len(self.moe_blocks),
-            ffn_norm=self.tensors.vector(blk + "ffn_norm.weight", E), router=router, tiers=tiers,
+            ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", E), router=router, tiers=tiers,
             n_expert_used=hp.n_expert_used, gating=gating, norm_topk=norm_topk,
             weights_scale=hp.expert_weights_scale,
             select_bias=self.tensors.vector(blk + "exp_probs_b.bias", router.n_rows, optional=True),
-            shared=shared, shared_gate=gate, eps=hp.eps,
+            n_group=hp.n_expert_groups, n_group_used=hp.n_group_used,
+            shared=shared, shared_gate=gate, eps=hp.eps, residual_scale=residual_scale,
         )
         self.blocks.append(block)
         self.moe_blocks.append(block)
@@ -266,7 +308,7 @@ class Builder:
             bias = Vector(values[:, bank.row_offset:bank.row_offset + bank.n_rows], bank.bias)
         return BankWeights(first, bank.expert_stride, scale, bias, bank)
 
-    def head(self):
+    def head(self, *, scale=1.0):
         """The last block; what the file says of all layers together is checked here."""
         hp = self.hparams
         check_counts(self.file, self.banks, hp.n_expert)
@@ -275,4 +317,4 @@ class Builder:
             output = self.token_embd
         self.normed(output)
         self.blocks.append(HeadBlock(output_norm=self.tensors.vector("output_norm.weight", hp.n_embd),
-                                     output=output, eps=hp.eps))
+                                     output=output, eps=hp.eps, scale=scale))

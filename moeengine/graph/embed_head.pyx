@@ -13,6 +13,7 @@ from moeengine.kernels.threads cimport team_barrier, team_claim
 
 cdef struct Embed:
     Linear embd
+    float scale
     int64_t n_rot
     float theta_scale           # freq_base ** (-2 / n_rot)
     float freq_scale            # 1 / factor
@@ -46,26 +47,28 @@ cdef void embed_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         if t < 0:
             break
         e.embd.type.dequantize_row(<size_t>E, e.embd.w + <size_t>p.tokens[t] * e.embd.row_bytes, p.x + t * E)
+        if e.scale != 1:
+            p.isa.scale(<size_t>E, e.scale, p.x + t * E, p.x + t * E)
         if e.n_rot:
             rope_row(e, p.n_past + t, p.rope + t * e.n_rot)
     team_barrier(p.team)
 
 
 cdef class EmbedBlock(Block):
-    """x = rows of the token embedding; rope table of the chunk's positions.
+    """x = scale * rows of the token embedding; rope table of the chunk's positions.
 
     token_embd : Weight (V, E)
     rope : RopeConfig or None
     """
 
-    def __init__(self, *, Weight token_embd, rope):
+    def __init__(self, *, Weight token_embd, rope, float scale=1.0):
         cdef Embed *e = <Embed *>calloc(1, sizeof(Embed))
         if e == NULL:
             raise MemoryError
         self.state = e
         self.run = embed_run
         self.keep = [token_embd, rope]
-        e.embd = token_embd.linear
+        e.embd, e.scale = token_embd.linear, scale
         if rope is not None:
             e.n_rot, e.theta_scale, e.freq_scale = rope.n_rot, rope.theta_scale, rope.freq_scale
             e.ext_factor, e.attn_factor = rope.ext_factor, rope.attn_factor
@@ -107,9 +110,9 @@ cdef void head_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
 
 
 cdef class HeadBlock(Block):
-    """logits = output(norm(x)) of the positions that the pass asks for. output (V, E), output_norm (E,)."""
+    """logits = scale * output(norm(x)) of the positions that the pass asks for. output (V, E), output_norm (E,)."""
 
-    def __init__(self, *, Vector output_norm, Weight output, float eps):
+    def __init__(self, *, Vector output_norm, Weight output, float eps, float scale=1.0):
         cdef Head *h = <Head *>calloc(1, sizeof(Head))
         if h == NULL:
             raise MemoryError
@@ -117,6 +120,7 @@ cdef class HeadBlock(Block):
         self.run = head_run
         self.keep = [output_norm, output]
         h.norm, h.eps, h.output = output_norm.data, eps, output.linear
+        h.output.scale = h.output.scale * scale
 
     def __dealloc__(self):
         free(self.state)

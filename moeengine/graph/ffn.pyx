@@ -5,7 +5,7 @@ Also the shared expert of a MoE layer, which runs on the same normed rows beside
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
-from moeengine.graph.block cimport Block, Linear, Pass, linear, norm_rows
+from moeengine.graph.block cimport Block, Linear, Pass, add_residual, linear, norm_rows
 from moeengine.graph.ffn cimport DenseFfn, dense_ffn
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport moe_x_row_bytes
@@ -43,21 +43,16 @@ cdef void dense_ffn(Pass *p, const DenseFfn *d, float *out) noexcept nogil:
 cdef struct FfnState:
     DenseFfn ffn
     const float *norm
-    float eps
+    float eps, residual_scale
     unsigned formats
 
 
 cdef void ffn_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const FfnState *s = <const FfnState *>state
-    cdef int64_t t, E = s.ffn.n_embd
+    cdef int64_t E = s.ffn.n_embd
     norm_rows(p, s.norm, s.eps, s.formats, E)
     dense_ffn(p, &s.ffn, p.out)
-    while True:
-        t = team_claim(p.team, p.n_tokens)
-        if t < 0:
-            break
-        p.isa.add(<size_t>E, p.x + t * E, p.out + t * E, p.x + t * E)
-    team_barrier(p.team)
+    add_residual(p, E, s.residual_scale)
 
 
 cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down):
@@ -68,9 +63,9 @@ cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down):
 
 
 cdef class FfnBlock(Block):
-    """x += dense FFN of norm(x). gate, up (G, E); down (E, G); ffn_norm (E,)."""
+    """x += residual_scale * dense FFN of norm(x). gate, up (G, E); down (E, G); ffn_norm (E,)."""
 
-    def __init__(self, *, Vector ffn_norm, Weight gate, Weight up, Weight down, float eps):
+    def __init__(self, *, Vector ffn_norm, Weight gate, Weight up, Weight down, float eps, float residual_scale=1.0):
         cdef FfnState *s = <FfnState *>calloc(1, sizeof(FfnState))
         if s == NULL:
             raise MemoryError
@@ -78,7 +73,7 @@ cdef class FfnBlock(Block):
         self.run = ffn_run
         self.keep = [ffn_norm, gate, up, down]
         dense_ffn_init(&s.ffn, gate, up, down)
-        s.norm, s.eps = ffn_norm.data, eps
+        s.norm, s.eps, s.residual_scale = ffn_norm.data, eps, residual_scale
         s.formats = 1u << gate.linear.type.x_format | 1u << up.linear.type.x_format
 
     def __dealloc__(self):

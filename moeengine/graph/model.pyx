@@ -102,6 +102,8 @@ cdef class Model:
         layers = tuple(block.located() for block in self.moe_blocks)
         dense = {}
         for info in self.file.tensors.values():
+            if self.file.is_skipped(info.name):
+                continue
             if info.name not in self.file.moved and "_exps" not in info.name and info.name != "token_embd.weight":
                 parts = info.name.split(".")
                 il = int(parts[1]) if parts[0] == "blk" and parts[1].isdecimal() else -1

@@ -62,6 +62,7 @@ cdef struct MoeState:
     int64_t n_embd
     const float *norm
     float eps
+    float residual_scale
     unsigned formats
     Linear router[2]        # router; gate of the shared expert
     int n_router
@@ -438,6 +439,8 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
             gate = 1.0 / (1.0 + expf(-p.shared_gate[t])) if s.n_router == 2 else 1.0
             p.isa.scale(<size_t>E, gate, p.norm + t * E, p.norm + t * E)
             p.isa.add(<size_t>E, p.out + t * E, p.norm + t * E, p.out + t * E)
+        if s.residual_scale != 1:
+            p.isa.scale(<size_t>E, s.residual_scale, p.out + t * E, p.out + t * E)
         p.isa.add(<size_t>E, p.x + t * E, p.out + t * E, p.x + t * E)
     team_barrier(p.team)
 
@@ -452,16 +455,18 @@ cdef class MoeBlock(Block):
     router : Weight (X, E)
     tiers : list of TierWeights   one or more, first id ascending, together X experts
     n_expert_used : int           A
-    gating, norm_topk, weights_scale, select_bias      see graph.router.route
+    gating, norm_topk, weights_scale, select_bias, n_group, n_group_used      see graph.router.route
     shared : (gate, up, down) Weights or None
     shared_gate : Weight (1, E) or None
+    residual_scale : float        of what is added to x
     """
     cdef readonly object tiers
     cdef readonly int il
 
     def __init__(self, *, int il, int i_moe, Vector ffn_norm, Weight router, list tiers,
                  int n_expert_used, str gating="softmax", bint norm_topk=True, float weights_scale=1.0,
-                 select_bias=None, shared=None, shared_gate=None, float eps):
+                 select_bias=None, int n_group=1, int n_group_used=1, shared=None, shared_gate=None,
+                 float residual_scale=1.0, float eps):
         cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
         if s == NULL:
             raise MemoryError
@@ -469,7 +474,7 @@ cdef class MoeBlock(Block):
         self.run = moe_run
         self.keep = [ffn_norm, router, tiers, select_bias, shared, shared_gate]
         self.tiers, self.il = tuple(tiers), il
-        s.il, s.i_moe, s.n_embd, s.eps = il, i_moe, router.linear.n_in, eps
+        s.il, s.i_moe, s.n_embd, s.eps, s.residual_scale = il, i_moe, router.linear.n_in, eps, residual_scale
         s.norm = ffn_norm.data
         s.group_pairs = GROUP_PAIRS
         s.router[0], s.n_router = router.linear, 1
@@ -479,7 +484,7 @@ cdef class MoeBlock(Block):
             s.formats |= 1u << s.router[1].type.x_format
         s.route.n_expert, s.route.n_expert_used = router.linear.n_rows, n_expert_used
         s.route.gating, s.route.norm_topk = GATINGS[gating], norm_topk
-        s.route.scale = weights_scale
+        s.route.scale, s.route.n_group, s.route.n_group_used = weights_scale, n_group, n_group_used
         s.route.select_bias = (<Vector?>select_bias).data if select_bias is not None else NULL
         s.n_tiers = len(tiers)
         for i, tier in enumerate(tiers):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeengine.errors import GGUFError, UnsupportedError
+from moeengine.graph.weights import Vector
 
 f32 = np.float32
 LEAST_FACTOR = 1e-6  # of a context: smaller ones leave float32 within a few positions
@@ -31,6 +32,45 @@ class RopeConfig:
 def correction_dim(n_rot, n_ctx_orig, n_turns, base):
     """Pair index whose wave length turns n_turns times within n_ctx_orig positions (YaRN, section 3.2)."""
     return n_rot * math.log(n_ctx_orig / (n_turns * 2 * math.pi)) / (2 * math.log(base))
+
+
+def text_factors(file, n_rot, freq_factors, *, interleaved):
+    """`freq_factors` for text under M-RoPE, where sections of the rotated pairs have positions of their own.
+
+    Three sections take a text's position; pairs of the fourth, or of none, stand at 0: their factor becomes infinite.
+    A file without `rope.dimension_sections` has plain rope.
+
+    Parameters
+    ----------
+    freq_factors : Vector (n_rot/2,) or None
+    interleaved : bool      pair i belongs to section i % 3 while that has pairs left; else sections follow each other
+
+    Returns
+    -------
+    Vector (n_rot/2,) or None
+
+    Raises
+    ------
+    GGUFError           the sections are no three or four counts
+
+    Source: llama.cpp, llm_graph_input_pos (positions of text) and ggml_mrope_cache_init.
+    """
+    key = f"{file.architecture}.rope.dimension_sections"
+    sections = file.get_array(key, None, kind="int")
+    if sections is None or not sections[:2].all():
+        return freq_factors
+    counts = [int(n) for n in sections]
+    if not 3 <= len(counts) <= 4 or not all(0 <= n <= n_rot for n in counts):
+        raise GGUFError(f"{file.files[0].path}: key {key}: found {counts}, expected 3 or 4 counts of up to {n_rot}")
+    pair = np.arange(n_rot // 2) % sum(counts)
+    if interleaved:
+        turns = pair < 3 * np.array(counts)[pair % 3]
+    else:
+        turns = pair < sum(counts[:3])
+    if turns.all():
+        return freq_factors
+    base = freq_factors.array() if freq_factors is not None else np.ones(n_rot // 2, f32)
+    return Vector(np.where(turns, base, f32(np.inf)), key)
 
 
 def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):

@@ -7,11 +7,16 @@ cdef enum Gating:
     GATING_SIGMOID        # sigmoid of every logit, then top-k
     GATING_SOFTMAX_TOPK   # top-k of the logits, then softmax over the chosen
 
+cdef enum:
+    MAX_GROUPS = 64
+
 cdef struct RouterConfig:
     int64_t n_expert          # X
     int64_t n_expert_used     # A
     int gating
     bint norm_topk            # divide the chosen weights by their sum
+    int64_t n_group           # expert groups, at most MAX_GROUPS; 1 = none
+    int64_t n_group_used      # groups that experts are chosen from, by the sum of their two best scores
     float scale               # factor after normalising; 1 = none
     const float *select_bias  # (X,) added for the choice only, or NULL
 

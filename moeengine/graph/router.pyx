@@ -16,12 +16,41 @@ cdef extern from "math.h" nogil:
     float expf(float)
 
 
+cdef inline float score_of(const RouterConfig *r, const float *probs, int64_t i) noexcept nogil:
+    """What expert i is chosen by."""
+    return probs[i] + r.select_bias[i] if r.select_bias != NULL else probs[i]
+
+
+cdef void choose_groups(const RouterConfig *r, const float *probs, bint *chosen) noexcept nogil:
+    """chosen (n_group,): the n_group_used groups whose two best scores have the largest sums."""
+    cdef int64_t g, i, n, size = r.n_expert // r.n_group
+    cdef float first, second, value
+    cdef float[MAX_GROUPS] sums
+    for g in range(r.n_group):
+        first = second = -INFINITY
+        for i in range(g * size, (g + 1) * size):
+            value = score_of(r, probs, i)
+            if value > first:
+                first, second = value, first
+            elif value > second:
+                second = value
+        sums[g] = first + second
+        chosen[g] = False
+    for n in range(r.n_group_used):
+        i = -1
+        for g in range(r.n_group):
+            if not chosen[g] and (i < 0 or sums[g] > sums[i]):
+                i = g
+        chosen[i] = True
+
+
 cdef bint route_token(const moe_isa *isa, const RouterConfig *r, float *logits,
                       int32_t *ids, float *weights) noexcept nogil:
     cdef int64_t i, j, best, X = r.n_expert, A = r.n_expert_used
     cdef float value, best_value
     cdef double total = 0
-    cdef bint ok = True
+    cdef bint ok = True, grouped = r.n_group > 1
+    cdef bint[MAX_GROUPS] chosen
     for i in range(X):
         ok = ok and isfinite(logits[i])
     if not ok:
@@ -34,10 +63,14 @@ cdef bint route_token(const moe_isa *isa, const RouterConfig *r, float *logits,
     elif r.gating == GATING_SIGMOID:
         for i in range(X):
             logits[i] = 1.0 / (1.0 + expf(-logits[i]))
+    if grouped:
+        choose_groups(r, logits, chosen)
     for j in range(A):
         best, best_value = -1, -INFINITY
         for i in range(X):
-            value = logits[i] + r.select_bias[i] if r.select_bias != NULL else logits[i]
+            if grouped and not chosen[i * r.n_group // X]:
+                continue
+            value = score_of(r, logits, i)
             if value > best_value and not taken(ids, j, <int32_t>i):
                 best, best_value = i, value
         if best < 0:          # a select_bias of -inf or NaN leaves nothing to choose
@@ -66,7 +99,21 @@ cdef inline bint taken(const int32_t *ids, int64_t n, int32_t expert) noexcept n
     return False
 
 
-def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0, select_bias=None):
+def check_groups(n_expert, n_expert_used, n_group, n_group_used):
+    """What is wrong with expert groups, or None: groups of one size, at least two experts each, enough to choose from."""
+    if n_group <= 1:
+        return None
+    if n_group > MAX_GROUPS or n_expert % n_group or n_expert // n_group < 2:
+        return f"{n_expert} experts in {n_group} groups: expected up to {MAX_GROUPS} groups of one size, 2 experts or more"
+    if not 1 <= n_group_used <= n_group:
+        return f"{n_group_used} groups used: expected 1 to {n_group}"
+    if n_group_used * (n_expert // n_group) < n_expert_used:
+        return f"{n_expert_used} experts used: {n_group_used} groups of {n_expert // n_group} have fewer"
+    return None
+
+
+def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0, select_bias=None, n_group=1,
+          n_group_used=1):
     """Choose experts and their weights for each token.
 
     Parameters
@@ -77,6 +124,7 @@ def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0,
     norm_topk : bool             divide the chosen weights by their sum, at least 6.103515625e-5
     scale : float                factor after normalising (expert_weights_scale)
     select_bias : float32 (X,) or None    added to the scores for the choice only
+    n_group, n_group_used : int    choose from the n_group_used groups with the best two experts together
 
     Returns
     -------
@@ -85,7 +133,7 @@ def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0,
 
     Raises
     ------
-    ConfigError                  A out of range, unknown gating, NaN or infinity in the logits
+    ConfigError                  A or groups out of range, unknown gating, NaN or infinity in the logits
 
     Source: order of steps as in llama.cpp's build_moe_ffn.
     """
@@ -98,6 +146,10 @@ def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0,
     if not 1 <= n_expert_used <= x.shape[1]:
         raise ConfigError(f"n_expert_used: found {n_expert_used}, expected 1 to {x.shape[1]}")
     r.n_expert, r.n_expert_used, r.gating = x.shape[1], n_expert_used, GATINGS[gating]
+    wrong = check_groups(x.shape[1], n_expert_used, n_group, n_group_used)
+    if wrong:
+        raise ConfigError(f"n_group: {wrong}")
+    r.n_group, r.n_group_used = n_group, n_group_used
     r.norm_topk, r.scale, r.select_bias = norm_topk, scale, NULL
     if select_bias is not None:
         bias = np.ascontiguousarray(select_bias, np.float32)

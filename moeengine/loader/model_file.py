@@ -1,8 +1,10 @@
 """A model as it lies on disk: all shards of a set, mapped read-only, with one table of tensors."""
 
 import difflib
+import math
 import os
 import re
+from functools import cached_property
 
 import numpy as np
 
@@ -81,10 +83,22 @@ class ModelFile(TypedMetadata):
         """Bytes of all files together."""
         return sum(file.file_size for file in self.files)
 
+    @cached_property
+    def _first_skipped(self):
+        """The first layer of next-token prediction; no layer has that number where there is none."""
+        arch = self.get_str("general.architecture", "")
+        n_nextn = self.get_int(f"{arch}.nextn_predict_layers", 0, lo=0)
+        return self.get_int(f"{arch}.block_count", 0, lo=0) - n_nextn if n_nextn else math.inf
+
+    def is_skipped(self, name):
+        """True for a tensor of the last layers that predict tokens after the next (`nextn_predict_layers`): never used."""
+        parts = name.split(".", 2)
+        return parts[0] == "blk" and len(parts) > 1 and parts[1].isdecimal() and int(parts[1]) >= self._first_skipped
+
     @property
     def tensor_bytes(self):
-        """Bytes of all tensors together."""
-        return sum(info.n_bytes for info in self.tensors.values())
+        """Bytes of all tensors together, but for skipped ones."""
+        return sum(info.n_bytes for name, info in self.tensors.items() if not self.is_skipped(name))
 
     def tensor(self, name, shape=None):
         """The TensorInfo of a tensor.

@@ -129,7 +129,8 @@ def _experts(model_file, arch):
     if not any(EXPERT_TENSOR.fullmatch(name) for name in model_file.tensors):
         return None
     n_used = model_file.get_int(f"{arch}.expert_used_count", 1, lo=1)
-    layers = [b for b in all_banks(model_file, n_layer, n_embd=n_embd, n_expert_used=n_used) if b]
+    layers = [b for b in all_banks(model_file, n_layer, n_embd=n_embd, n_expert_used=n_used)
+              if b and not model_file.is_skipped(b.router)]  # fmt: skip
     if not layers:  # the file counts fewer layers than it has
         return None
     sizes = [[sum(n for _, _, n in b.slices(ie)) for ie in range(b.n_expert)] for b in layers]
@@ -151,7 +152,7 @@ def _dense_bytes(model_file):
     for name, info in model_file.tensors.items():
         if name == "token_embd.weight" and "output.weight" in model_file.tensors:
             row += info.row_bytes
-        elif not EXPERT_TENSOR.fullmatch(name):
+        elif not EXPERT_TENSOR.fullmatch(name) and not model_file.is_skipped(name):
             whole += info.n_bytes
     return whole, row
 
@@ -166,7 +167,8 @@ def kv_bytes_per_token(model_file):
     head_dim = n_embd // max(n_head) if n_head and max(n_head) > 0 else 0
     k = model_file.get_int(f"{arch}.attention.key_length", head_dim, lo=0)
     v = model_file.get_int(f"{arch}.attention.value_length", head_dim, lo=0)
-    return KV_BYTES * (k + v) * sum(n_head_kv)
+    n_nextn = model_file.get_int(f"{arch}.nextn_predict_layers", 0, lo=0)
+    return KV_BYTES * (k + v) * sum(n_head_kv[: max(0, n_layer - n_nextn)])
 
 
 def find_bad_blocks(model_file, progress=None):

@@ -18,8 +18,10 @@ EXPERTS = re.compile(r"_exps(_tier\d+)?\.weight$", re.ASCII)
 
 
 def dense_tensors(model_file):
-    """TensorInfo of every tensor that is no bank of routed experts, in file order."""
-    return [info for name, info in model_file.tensors.items() if not EXPERTS.search(name)]
+    """TensorInfo of every tensor in use that is no bank of routed experts, in file order."""
+    return [
+        info for name, info in model_file.tensors.items() if not EXPERTS.search(name) and not model_file.is_skipped(name)
+    ]
 
 
 def dense_bytes(model_file):

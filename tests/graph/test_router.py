@@ -26,6 +26,26 @@ def expected(logits, k, gating, norm_topk, scale, bias):
     return ids, w * scale
 
 
+@pytest.mark.parametrize("n_group, n_used", [(2, 1), (4, 2), (8, 4), (8, 8)])
+def test_groups(n_group, n_used):
+    """Experts come from the groups whose two best have the largest sums, bias and all."""
+    rng = np.random.default_rng(3)
+    logits, bias = rng.standard_normal((50, 32)).astype(np.float32), rng.standard_normal(32).astype(np.float32)
+    scores = (1 / (1 + np.exp(-logits.astype(np.float64))) + bias).reshape(50, n_group, -1)
+    best = np.argsort(-np.sort(scores, -1)[..., -2:].sum(-1), -1)[:, :n_used]
+    allowed = np.full((50, n_group, 1), -np.inf)
+    np.put_along_axis(allowed, best[..., None], 0, 1)
+    want = np.argsort(-(scores + allowed).reshape(50, 32), -1)[:, :4]
+    ids, _ = route(logits, 4, gating="sigmoid", select_bias=bias, n_group=n_group, n_group_used=n_used)
+    assert (ids == want).all()
+
+
+@pytest.mark.parametrize("n_group, n_used, k", [(5, 1, 1), (32, 8, 1), (4, 0, 1), (4, 5, 1), (4, 1, 9), (128, 1, 1)])
+def test_groups_that_cannot_be(n_group, n_used, k):
+    with pytest.raises(ConfigError, match="group"):
+        route(np.zeros((1, 32)), k, n_group=n_group, n_group_used=n_used)
+
+
 @pytest.mark.parametrize("gating", ["softmax", "sigmoid", "softmax_topk"])
 @pytest.mark.parametrize("norm_topk", [False, True])
 @pytest.mark.parametrize("biased", [False, True])

@@ -1,0 +1,130 @@
+"""Tiny random models of the architectures that are compared with recorded logits of stock llama.cpp.
+
+Each has in kind what its real models have: dense layers first, shared experts, biases, odd norms, rope over a part of a
+head. `write_arch(path, name)` writes one; tools/record_archs.py records stock's logits of all of them.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+
+from tests.tiny import Tiny, write_gguf
+from tests.tiny_weights import random_weights
+
+QType = gguf.GGMLQuantizationType
+E, V, H, K, D = 64, 64, 4, 2, 64  # width, vocabulary, query heads, KV heads, head size
+G, X, F = 96, 8, 64  # dense width, experts, expert width
+N_TOKENS = 192
+# How stock is fed: its chunks of fewer than 64 tokens sum attention in F16, as we do for the first 128 positions.
+CHUNKS = [32, 32, 32, 32, 64]
+
+
+@dataclass(frozen=True)
+class ArchModel:
+    """metadata: keys without the architecture's prefix, beside or instead of BASE. layers: rows of each layer in turn."""
+
+    arch: str
+    metadata: dict
+    layers: tuple
+    ends: tuple = ()  # rows beside the embedding, the last norm and the head
+
+
+BASE = {
+    "context_length": 512, "embedding_length": E, "feed_forward_length": G, "attention.head_count": H,
+    "attention.head_count_kv": K, "attention.key_length": D, "attention.value_length": D,
+    "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": D, "rope.freq_base": 10000.0, "vocab_size": V,
+    "expert_count": X, "expert_used_count": 3, "expert_feed_forward_length": F,
+}  # fmt: skip
+
+
+def attention(*, bias="", norms=None, fused=False, n_head=H, n_head_kv=K, d=D):
+    """Rows (name, row-major shape, kind). bias: parts that have one, of "qkvo". norms: None, "head" or "row"."""
+    sizes = {"q": n_head * d, "k": n_head_kv * d, "v": n_head_kv * d}
+    rows = [("attn_norm.weight", (E,), "norm")]
+    if fused:
+        rows.append(("attn_qkv.weight", (sum(sizes.values()), E), "matrix"))
+    else:
+        rows += [(f"attn_{part}.weight", (n, E), "matrix") for part, n in sizes.items()]
+    rows += [(f"attn_{part}.bias", (n,), "bias") for part, n in sizes.items() if part in bias]
+    rows.append(("attn_output.weight", (E, n_head * d), "matrix"))
+    if "o" in bias:
+        rows.append(("attn_output.bias", (E,), "bias"))
+    if norms:
+        rows += [(f"attn_{part}_norm.weight", (d if norms == "head" else sizes[part],), "norm") for part in "qk"]
+    return tuple(rows)
+
+
+def gated(n_ff, suffix=""):
+    shapes = {"gate": (n_ff, E), "up": (n_ff, E), "down": (E, n_ff)}
+    return tuple((f"ffn_{part}{suffix}.weight", shape, "matrix") for part, shape in shapes.items())
+
+
+def experts(*, shared=0, select_bias=False, n_expert=X):
+    """Router, banks, and a shared expert of `shared` hidden values."""
+    rows = [("ffn_gate_inp.weight", (n_expert, E), "router")]
+    rows += [(name.replace(".", "_exps.", 1), (n_expert, *shape), kind) for name, shape, kind in gated(F)]
+    if select_bias:
+        rows.append(("exp_probs_b.bias", (n_expert,), "choice"))
+    return (*rows, *(gated(shared, "_shexp") if shared else ()))
+
+
+def norm(name="ffn_norm"):
+    return ((f"{name}.weight", (E,), "norm"),)
+
+
+def next_token_layer(*rows):
+    """A layer of next-token prediction, which is skipped: `rows` and what joins it to the model."""
+    return (*rows, ("nextn.eh_proj.weight", (E, 2 * E), "matrix"), *norm("nextn.enorm"), *norm("nextn.hnorm"))
+
+
+def _glm(norms, **metadata):
+    head = (*attention(bias="qkv", norms=norms), *norm("post_attention_norm"))
+    moe = (*head, *experts(shared=F, select_bias=True))
+    return ArchModel("glm4moe", {
+        "rope.dimension_count": D // 2, "leading_dense_block_count": 1, "expert_shared_count": 1,
+        "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_gating_func": 2, "nextn_predict_layers": 1,
+        **metadata,
+    }, ((*head, *gated(G)), moe, moe, next_token_layer(*moe)))  # fmt: skip
+
+
+ARCH_MODELS = {
+    "glm4moe": _glm(norms=None),
+    "glm4moe-large": _glm(norms="head", **{"rope.dimension_sections": [4, 6, 6, 0]}),
+}
+
+
+def write_arch(path, name, *, quant="F32", tensors=None, metadata=None):
+    """Write ARCH_MODELS[name] and return a Tiny. `tensors`, `metadata` replace; None removes."""
+    model = ARCH_MODELS[name]
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    rows = [("token_embd.weight", (V, E), "matrix"), *norm("output_norm"), ("output.weight", (V, E), "matrix"), *model.ends]
+    rows += [(f"blk.{il}.{row[0]}", *row[1:]) for il, layer in enumerate(model.layers) for row in layer]
+    made = {row_name: _values(rng, shape, kind, quant) for row_name, shape, kind in rows} | (tensors or {})
+    meta = {"general.name": f"tiny {name}", "tokenizer.ggml.model": "none"}
+    keys = {"block_count": len(model.layers), **BASE, **model.metadata, **(metadata or {})}
+    meta |= {f"{model.arch}.{key}": value for key, value in keys.items() if value is not None}
+    made = {row_name: value for row_name, value in made.items() if value is not None}
+    return Tiny(write_gguf(path, model.arch, meta, made), model.arch, keys, meta, made)
+
+
+def _values(rng, shape, kind, quant):
+    if kind == "matrix":
+        qtype = QType[quant]
+        return random_weights(rng, shape, qtype, 1 / np.sqrt(shape[-1])), qtype
+    mean, std = {"norm": (1, 0.2), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1)}[kind]
+    return (mean + std * rng.standard_normal(shape)).astype(np.float32), QType.F32
+
+
+def weights_crc(tiny):
+    """One number for all tensors: tells a recipe that writes other weights than were recorded."""
+    crc = 0
+    for name in sorted(tiny.tensors):
+        crc = zlib.crc32(tiny.tensors[name][0].tobytes(), zlib.crc32(name.encode(), crc))
+    return crc
+
+
+def prompt():
+    """int32 (N_TOKENS,), the same for all."""
+    return np.random.default_rng(11).integers(0, V, N_TOKENS).astype(np.int32)

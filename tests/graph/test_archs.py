@@ -1,0 +1,88 @@
+"""Architectures against recorded logits of stock llama.cpp, and the same bytes however the work is cut and done."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moeengine import Engine
+from moeengine.graph import available
+from moeengine.loader.model_info import describe
+from moeengine.supply import available as supplies
+from tests.arch_models import ARCH_MODELS, prompt, weights_crc, write_arch
+from tests.graph.test_reference import load, logits
+from tests.kernels.isas import on_every_isa
+from tests.tiny import DENSE_ARCHS, MOE_ARCHS
+
+RECORDS = Path(__file__).parent / "archs"
+STREAM = dict(moe_mode="stream", dense_weights="anon", force_cache=True)
+SETTINGS = {
+    **{mode: dict(moe_mode=mode) for mode in supplies()},
+    "no cache": STREAM | dict(cache_mb=0),
+    "a small cache": STREAM | dict(cache_mb=0.1, n_ubatch=40),
+    "without a mapping": STREAM | dict(cache_mb=0.2, release_mmap=True),
+    "sweep": dict(moe_mode="sweep-prefill", sweep_method="direct", sweep_min_tokens=2),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(ARCH_MODELS))
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def tiny(name, tmp_path_factory):
+    return write_arch(tmp_path_factory.mktemp("arch") / "m.gguf", name, quant="Q8_0")
+
+
+@pytest.fixture(scope="module")
+def whole(tiny):
+    """Logits of the whole prompt at once."""
+    return logits(load(tiny), prompt(), n_ubatch=512)
+
+
+def test_every_architecture_has_a_test():
+    assert set(available()) == {model.arch for model in ARCH_MODELS.values()} | set(DENSE_ARCHS) | set(MOE_ARCHS)
+
+
+def test_logits_equal_stock(tmp_path, name):
+    """Float weights: one activation that rounds differently would be seen in all that follows. What is left is such a
+    rounding of a key or value to F16, which few positions suffer."""
+    tiny = write_arch(tmp_path / "m.gguf", name, quant="F32")
+    record = np.load(RECORDS / f"{name}.npz")
+    assert weights_crc(tiny) == record["crc"], "other weights than were recorded; see tools/record_archs.py"
+    got, want = logits(load(tiny), prompt(), n_ubatch=512), record["logits"].astype(np.float64)
+    error = ((got - want) ** 2).mean(-1) / want.var(-1)
+    assert np.median(error) < 1e-8 and error.max() < 1e-6
+    assert (got.argmax(-1) == want.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("n_ubatch, n_threads", [(1, 1), (3, 2), (64, 5), (149, 2)])
+def test_same_bytes_however_cut(tiny, whole, n_ubatch, n_threads):
+    assert logits(load(tiny), prompt(), n_ubatch=n_ubatch, n_threads=n_threads).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_same_bytes_whatever_brings_the_experts(tiny, whole, settings):
+    with Engine(tiny.path, **{"n_ctx": 256, "n_threads": 2} | settings) as engine:
+        assert engine.logits(prompt()).tobytes() == whole.tobytes()
+        session = engine.session(n_ctx=256)
+        session.eval(prompt()[:180])
+        rows = [session.eval([token]).copy() for token in prompt()[180:]]
+    assert np.stack(rows).tobytes() == whole[180:].tobytes()
+
+
+def test_same_bytes_on_every_instruction_set(tiny, whole):
+    assert on_every_isa(lambda: logits(load(tiny), prompt(), n_ubatch=64)).tobytes() == whole.tobytes()
+
+
+def test_every_tensor_is_used_or_skipped(tiny):
+    """Layers of next-token prediction take no memory and no part; nothing else is left out."""
+    model = load(tiny)
+    used = {name for name, _ in model.pointers + model.expert_pointers()}
+    assert used == {name for name in model.file.tensors if not model.file.is_skipped(name)}
+    n_layer, n_nextn = tiny.hparams["block_count"], tiny.hparams.get("nextn_predict_layers", 0)
+    skipped = tuple(f"blk.{il}." for il in range(n_layer - n_nextn, n_layer))
+    assert used == {name for name in tiny.tensors if not name.startswith(skipped)}
+    assert describe(model.file).experts.n_layer == len(model.moe_blocks)
+    assert model.file.tensor_bytes == sum(model.file.tensors[name].n_bytes for name in used)

@@ -1,0 +1,41 @@
+"""Records stock llama.cpp's logits of the models in tests/arch_models.py:
+
+    python tools/record_archs.py PEER [NAME ...]
+
+PEER is a Python, or a virtual environment, that has llama-cpp-python. One .npz a model goes to tests/graph/archs:
+float32 (T, V) `logits`, and the `crc` of the weights they belong to.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.peers import stock  # noqa: E402
+from tests.arch_models import ARCH_MODELS, CHUNKS, prompt, weights_crc, write_arch  # noqa: E402
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("peer")
+    parser.add_argument("names", nargs="*", default=list(ARCH_MODELS))
+    args = parser.parse_args()
+    folder = ROOT / "tests" / "graph" / "archs"
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary, stock(args.peer).start() as peer:
+        for name in args.names:
+            tiny = write_arch(Path(temporary) / f"{name}.gguf", name)
+            peer.do("load", path=str(tiny.path), n_ctx=256, n_threads=1)
+            saved = Path(temporary) / "logits.npy"
+            peer.do("logits", tokens=prompt().tolist(), save_to=str(saved), ubatch=CHUNKS)
+            np.savez_compressed(folder / f"{name}.npz", logits=np.load(saved), crc=weights_crc(tiny))
+            print(name)
+
+
+if __name__ == "__main__":
+    main()
