@@ -28,7 +28,8 @@ class ArchModel:
     arch: str
     metadata: dict
     layers: tuple
-    ends: tuple = ()  # rows beside the embedding, the last norm and the head
+    ends: tuple = ()  # rows beside the embedding and the last norm
+    tied: bool = False  # no head of its own
 
 
 BASE = {
@@ -89,17 +90,73 @@ def _glm(norms, **metadata):
     }, ((*head, *gated(G)), moe, moe, next_token_layer(*moe)))  # fmt: skip
 
 
+def _dots():
+    head = (*attention(norms="head", n_head_kv=H), *norm())
+    moe = (*head, *experts(shared=2 * F, select_bias=True))
+    return ArchModel("dots1", {
+        "attention.head_count_kv": H, "leading_dense_block_count": 1, "expert_shared_count": 2,
+        "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_gating_func": 2,
+    }, ((*head, *gated(G)), moe, moe))  # fmt: skip
+
+
+def _ernie():
+    head = (*attention(), *norm())
+    moe = (*head, *experts(shared=2 * F, select_bias=True))
+    return ArchModel("ernie4_5-moe", {
+        "leading_dense_block_count": 1, "interleave_moe_layer_step": 1, "expert_shared_count": 2,
+        "expert_shared_feed_forward_length": 2 * F,
+    }, ((*head, *gated(G)), moe, moe), tied=True)  # fmt: skip
+
+
+def _bailing():
+    """Here the heads together must be as wide as the model."""
+    head = (*attention(norms="head", fused=True, n_head=2, n_head_kv=1, d=32), *norm())
+    moe = (*head, *experts(shared=F, select_bias=True, n_expert=16))
+    return ArchModel("bailingmoe2", {
+        "attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 32, "attention.value_length": 32,
+        "rope.dimension_count": 16, "leading_dense_block_count": 1, "expert_shared_count": 1,
+        "expert_shared_feed_forward_length": F, "expert_weights_norm": True, "expert_weights_scale": 2.5,
+        "expert_gating_func": 2, "expert_count": 16, "expert_group_count": 4, "expert_group_used_count": 2,
+        "nextn_predict_layers": 1,
+    }, ((*head, *gated(G)), moe, moe, next_token_layer(*moe, *norm("layer_output_norm"))))  # fmt: skip
+
+
+def _granite(shared):
+    moe = (*attention(), *norm(), *experts(shared=shared))
+    return ArchModel("granitemoe", {
+        "feed_forward_length": F, "expert_feed_forward_length": None, "expert_shared_feed_forward_length": shared or None,
+        "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 6.0, "attention.scale": 1 / 64,
+    }, (moe, moe), tied=True)  # fmt: skip
+
+
+_QWEN = (*attention(norms="head"), *norm(), *experts())
+_MINIMAX = (*attention(norms="row"), *norm(), *experts(select_bias=True))
+_HUNYUAN = (*attention(norms="head"), *norm(), *experts(shared=G))
 ARCH_MODELS = {
     "glm4moe": _glm(norms=None),
     "glm4moe-large": _glm(norms="head", **{"rope.dimension_sections": [4, 6, 6, 0]}),
-}
+    "qwen3vlmoe": ArchModel("qwen3vlmoe", {"rope.dimension_sections": [12, 10, 10, 0], "n_deepstack_layers": 3}, (_QWEN,) * 2),
+    "minimax-m2": ArchModel(
+        "minimax-m2", {"feed_forward_length": F, "rope.dimension_count": D // 2, "expert_gating_func": 2}, (_MINIMAX,) * 2
+    ),
+    "ernie4_5-moe": _ernie(),
+    "dots1": _dots(),
+    "bailingmoe2": _bailing(),
+    "hunyuan-moe": ArchModel(
+        "hunyuan-moe",
+        {"feed_forward_length": F, "expert_shared_feed_forward_length": G, "expert_shared_count": 1}, (_HUNYUAN,) * 2, tied=True,
+    ),
+    "granitemoe": _granite(shared=0),
+    "granitemoe-shared": _granite(shared=G),
+}  # fmt: skip
 
 
 def write_arch(path, name, *, quant="F32", tensors=None, metadata=None):
     """Write ARCH_MODELS[name] and return a Tiny. `tensors`, `metadata` replace; None removes."""
     model = ARCH_MODELS[name]
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    rows = [("token_embd.weight", (V, E), "matrix"), *norm("output_norm"), ("output.weight", (V, E), "matrix"), *model.ends]
+    rows = [("token_embd.weight", (V, E), "matrix"), *norm("output_norm"), *model.ends]
+    rows += [] if model.tied else [("output.weight", (V, E), "matrix")]
     rows += [(f"blk.{il}.{row[0]}", *row[1:]) for il, layer in enumerate(model.layers) for row in layer]
     made = {row_name: _values(rng, shape, kind, quant) for row_name, shape, kind in rows} | (tensors or {})
     meta = {"general.name": f"tiny {name}", "tokenizer.ggml.model": "none"}
