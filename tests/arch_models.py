@@ -129,6 +129,23 @@ def _granite(shared):
     }, (moe, moe), tied=True)  # fmt: skip
 
 
+def _phi():
+    """Here the heads together must be as wide as the model. The factors are for a context as long as the original, or longer."""
+    heads = attention(bias="qkvo", n_head=2, n_head_kv=1, d=32)
+    moe = (*heads, ("attn_norm.bias", (E,), "bias"), *norm(), ("ffn_norm.bias", (E,), "bias"), *experts())
+    ends = (("output_norm.bias", (E,), "bias"), ("output.bias", (V,), "bias"))
+    ends += tuple((f"rope_factors_{length}.weight", (16,), "factor") for length in ("short", "long"))
+    return {
+        name: ArchModel("phimoe", {
+            "attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": None,
+            "attention.value_length": None, "rope.dimension_count": 32, "feed_forward_length": F,
+            "expert_feed_forward_length": None, "rope.scaling.type": "longrope", "rope.scaling.attn_factor": 1.19,
+            "rope.scaling.original_context_length": n_ctx_orig,
+        }, (moe, moe), ends)
+        for name, n_ctx_orig in (("phimoe", 256), ("phimoe-long", 128))
+    }  # fmt: skip
+
+
 _QWEN = (*attention(norms="head"), *norm(), *experts())
 _MINIMAX = (*attention(norms="row"), *norm(), *experts(select_bias=True))
 _HUNYUAN = (*attention(norms="head"), *norm(), *experts(shared=G))
@@ -148,6 +165,7 @@ ARCH_MODELS = {
     ),
     "granitemoe": _granite(shared=0),
     "granitemoe-shared": _granite(shared=G),
+    **_phi(),
 }  # fmt: skip
 
 

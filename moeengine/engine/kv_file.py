@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeengine.errors import ConfigError
+from moeengine.graph.rope import original_context
 from moeengine.loader.whole_file import read_file, whole_file
 
 MAGIC = b"MOEKV001"
@@ -29,8 +30,8 @@ class SavedTimeline:
     kv: np.ndarray
 
 
-def fingerprint(model_file):
-    """Hex digest that two model files share only if they compute the same, as far as their headers tell.
+def fingerprint(model_file, n_ctx):
+    """Hex digest that two model files and contexts share only if they compute the same, as far as the files' headers tell.
 
     The architecture's own keys (rope, norms, scales, ...), and of every tensor name, type, shape and first bytes.
     """
@@ -42,6 +43,8 @@ def fingerprint(model_file):
     for name, info in sorted(model_file.tensors.items()):
         digest.update(f"{name} {int(info.qtype)} {info.shape} {info.n_bytes}\n".encode())
         digest.update(model_file.head(name, 64))
+    if "rope_factors_long.weight" in model_file.tensors:  # keys are rotated by the length of the context
+        digest.update(str(n_ctx > original_context(model_file)).encode())
     return digest.hexdigest()
 
 
@@ -51,7 +54,7 @@ def save(path, model_file, tokens, context):
     kv = np.ascontiguousarray(context.kv_state(len(tokens)), "<u2")
     header = json.dumps(
         {
-            "model": fingerprint(model_file),
+            "model": fingerprint(model_file, context.n_ctx),
             "n_tokens": len(tokens),
             "n_kv": kv.size,
             "crc32": zlib.crc32(kv.data, zlib.crc32(ids.data)),
@@ -62,7 +65,7 @@ def save(path, model_file, tokens, context):
             file.write(data)
 
 
-def load(path, model_file, n_vocab):
+def load(path, model_file, n_vocab, n_ctx):
     """SavedTimeline of a file. ConfigError: not such a file, damaged, or of another model."""
     data = memoryview(read_file(path))
 
@@ -87,8 +90,9 @@ def load(path, model_file, n_vocab):
         refuse(f"{len(body)} bytes after the header", f"{4 * n_tokens + 2 * n_kv}")
     if zlib.crc32(body) != crc:
         refuse("a checksum that does not match", "the bytes that were saved")
-    if model != fingerprint(model_file):
-        refuse(f"the session of another model ({model[:12]})", f"{fingerprint(model_file)[:12]}")
+    own = fingerprint(model_file, n_ctx)
+    if model != own:
+        refuse(f"the session of another model or kind of context ({model[:12]})", own[:12])
     tokens = np.frombuffer(body, "<i4", n_tokens).tolist()
     if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
         refuse("token ids outside the vocabulary", f"0 to {n_vocab - 1}")

@@ -113,7 +113,7 @@ class Session:
         """
         with self.work():
             runtime = self._runtime
-            saved = kv_file.load(path, runtime.model_file, runtime.hparams.n_vocab)
+            saved = kv_file.load(path, runtime.model_file, runtime.hparams.n_vocab, self._n_ctx)
             self.check_fits(len(saved.tokens))
             self._follower = None
             self._tokens.clear()  # first: a failure below leaves an empty timeline

@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
 
 from moeengine.graph.block cimport (
-    Block, Linear, Pass, add_residual, cancelled, linear, norm_rows, quantize_rows,
+    Block, Linear, Pass, add_residual, biased_norm_rows, cancelled, linear, quantize_rows,
 )
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport (
@@ -29,7 +29,9 @@ cdef struct Attention:
     int64_t n_embd, n_head, n_head_kv, head_dim_k, head_dim_v, n_rot
     int neox
     float eps, scale, residual_scale
+    float q_scale               # of the queries, before the scores are taken
     const float *attn_norm      # (E,)
+    const float *norm_bias      # (E,) or NULL
     Linear qkv[3]
     Linear wo
     const float *q_norm         # per head (Dk,), whole row (H*Dk,) or NULL
@@ -80,6 +82,8 @@ cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0,
         q = p.q + (t * a.n_head + head_kv * group) * a.head_dim_k
         for h in range(group):
             finish_head(a, p, t, a.q_norm, q)
+            if a.q_scale != 1:
+                p.isa.scale(<size_t>a.head_dim_k, a.q_scale, q, q)
             q += a.head_dim_k
         finish_head(a, p, t, a.k_norm, p.k + (t * a.n_head_kv + head_kv) * a.head_dim_k)
         at = v_cache + (p.n_past + t) // MOE_KV_TILE * p.kv_tile_stride + (p.n_past + t) % MOE_KV_TILE * a.head_dim_v
@@ -205,7 +209,7 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef float *oo[1]
     cdef size_t so[1]
     cdef int i, f
-    norm_rows(p, a.attn_norm, a.eps, a.formats, a.n_embd)
+    biased_norm_rows(p, a.attn_norm, a.norm_bias, a.eps, a.formats, a.n_embd)
     for i in range(3):
         f = a.qkv[i].type.x_format
         x[i] = p.xq[f]
@@ -238,18 +242,21 @@ cdef class AttentionBlock(Block):
     Parameters
     ----------
     attn_norm : Vector (E,)
+    norm_bias : Vector (E,) or None
     q, k, v, o : Weight            (H*Dk, E), (K*Dk, E), (K*Dv, E), (E, H*Dv)
     q_norm, k_norm : Vector or None    per head (Dk,) or, with norm_whole_row, (H*Dk,) and (K*Dk,)
     norm_after_rope : bool         head norms come after the rotation, not before
     n_rot : int                    rotated values of a head
     neox : bool                    rope pairs i with i + n_rot/2; else 2i with 2i+1
     scale : float                  of the scores, usually 1/sqrt(Dk)
+    q_scale : float                of the queries; they are rounded to F16 after it, but the scores before theirs
     kv_offset : int                elements a position of all earlier layers in the cache
     """
 
     def __init__(self, *, Vector attn_norm, Weight q, Weight k, Weight v, Weight o, q_norm, k_norm,
                  bint norm_whole_row, int n_head, int n_head_kv, int head_dim_k, int head_dim_v,
                  int n_rot, bint neox, float eps, float scale, int64_t kv_offset, bint norm_after_rope=False,
+                 norm_bias=None, float q_scale=1.0,
                  float residual_scale=1.0):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
@@ -258,11 +265,12 @@ cdef class AttentionBlock(Block):
             raise MemoryError
         self.state = a
         self.run = attention_run
-        self.keep = [attn_norm, q, k, v, o, q_norm, k_norm]
+        self.keep = [attn_norm, norm_bias, q, k, v, o, q_norm, k_norm]
         a.n_embd, a.n_head, a.n_head_kv = q.linear.n_in, n_head, n_head_kv
         a.head_dim_k, a.head_dim_v, a.n_rot, a.neox = head_dim_k, head_dim_v, n_rot, neox
         a.eps, a.scale, a.kv_offset, a.residual_scale = eps, scale, kv_offset, residual_scale
-        a.attn_norm = attn_norm.data
+        a.attn_norm, a.q_scale = attn_norm.data, q_scale
+        a.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
         a.qkv[0], a.qkv[1], a.qkv[2], a.wo = q.linear, k.linear, v.linear, o.linear
         a.q_norm = (<Vector?>q_norm).data if q_norm is not None else NULL
         a.k_norm = (<Vector?>k_norm).data if k_norm is not None else NULL

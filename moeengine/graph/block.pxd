@@ -30,6 +30,7 @@ cdef struct Pass:
     moe_team *team
     int64_t n_tokens           # T, tokens in this chunk
     int64_t n_past             # tokens already in the KV cache
+    int64_t n_ctx              # positions the context has
     const int32_t *tokens      # (T,)
     float *x                   # (T, E) residual stream
     float *norm                # (T, E) normed input of the current block, float32
@@ -101,6 +102,8 @@ cdef int64_t row_chunk(const Pass *p, int64_t n_rows, int64_t n_x) noexcept nogi
 cdef int64_t even_chunk(int64_t n_rows, int64_t chunk) noexcept nogil
 cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil
 cdef void norm_rows(Pass *p, const float *w, float eps, unsigned formats, int64_t n_embd) noexcept nogil
+cdef void biased_norm_rows(Pass *p, const float *w, const float *bias, float eps, unsigned formats,
+                           int64_t n_embd) noexcept nogil
 cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t x_stride,
                         int x_format, uint8_t *out) noexcept nogil
 cdef void add_residual(Pass *p, int64_t n_embd, float scale) noexcept nogil

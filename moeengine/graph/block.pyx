@@ -123,6 +123,12 @@ cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const siz
 
 cdef void norm_rows(Pass *p, const float *w, float eps, unsigned formats, int64_t n_embd) noexcept nogil:
     """p.norm = rms_norm(p.x) * w, and the rows in every activation format of the bit set `formats`."""
+    biased_norm_rows(p, w, NULL, eps, formats, n_embd)
+
+
+cdef void biased_norm_rows(Pass *p, const float *w, const float *bias, float eps, unsigned formats,
+                           int64_t n_embd) noexcept nogil:
+    """norm_rows, with `bias` (n_embd,) added where there is one. Ends with a barrier."""
     cdef int64_t t
     cdef int f
     cdef float *row
@@ -132,6 +138,8 @@ cdef void norm_rows(Pass *p, const float *w, float eps, unsigned formats, int64_
             break
         row = p.norm + t * n_embd
         p.isa.rms_norm(<size_t>n_embd, p.x + t * n_embd, w, eps, row)
+        if bias != NULL:
+            p.isa.add(<size_t>n_embd, row, bias, row)
         for f in range(MOE_X_COUNT):
             if formats >> f & 1:
                 p.isa.x[f].quantize_row(<size_t>n_embd, row,

@@ -185,18 +185,23 @@ class Builder:
         """Token embedding and rotation table. sections: "blocks" or "interleaved" where the file may part the rotated
         pairs into sections with positions of their own (M-RoPE); see text_factors."""
         hp = self.hparams
-        factors = self.tensors.vector("rope_freqs.weight", hp.n_rot // 2, optional=True)
+        factors = long_factors = self.tensors.vector("rope_freqs.weight", hp.n_rot // 2, optional=True)
+        if factors is None:
+            factors, long_factors = (self.tensors.vector(f"rope_factors_{length}.weight", hp.n_rot // 2, optional=True)
+                                     for length in ("short", "long"))
         if sections:
-            factors = text_factors(self.file, hp.n_rot, factors, interleaved=sections == "interleaved")
+            factors = long_factors = text_factors(self.file, hp.n_rot, factors, interleaved=sections == "interleaved")
         rope = None
         if hp.n_rot:
-            rope = rope_config(self.file, n_rot=hp.n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors)
+            rope = rope_config(self.file, n_rot=hp.n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors,
+                               long_factors=long_factors)
         self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
         self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope, scale=scale))
         self.sizes.largest(n_rot=hp.n_rot)
 
-    def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0):
-        """Self-attention. head_norm: None, "head" (one weight a head value) or "row" (over all heads)."""
+    def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale_queries=False):
+        """Self-attention. head_norm: None, "head" (one weight a head value) or "row" (over all heads); scale_queries: the
+        queries are scaled, not the scores."""
         hp, blk = self.hparams, f"blk.{il}."
         E, H, K, Dk, Dv = hp.n_embd, hp.n_head[il], hp.n_head_kv[il], hp.head_dim_k, hp.head_dim_v
         if self.tensors.has(blk + "attn_qkv.weight"):
@@ -210,11 +215,13 @@ class Builder:
         width = {None: None, "head": (Dk, Dk), "row": (H * Dk, K * Dk)}[head_norm]
         scale = self.file.get_float(f"{hp.arch}.attention.scale", 0.0) or 1.0 / math.sqrt(Dk)
         self.blocks.append(AttentionBlock(
-            attn_norm=self.tensors.vector(blk + "attn_norm.weight", E), q=q, k=k, v=v, o=o,
+            attn_norm=self.tensors.vector(blk + "attn_norm.weight", E),
+            norm_bias=self.tensors.vector(blk + "attn_norm.bias", E, optional=True), q=q, k=k, v=v, o=o,
             q_norm=self.tensors.vector(blk + "attn_q_norm.weight", width[0]) if width else None,
             k_norm=self.tensors.vector(blk + "attn_k_norm.weight", width[1]) if width else None,
             norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
-            n_rot=hp.n_rot, neox=neox, eps=hp.eps, scale=scale, kv_offset=self.sizes.kv_elements,
+            n_rot=hp.n_rot, neox=neox, eps=hp.eps, scale=1.0 if scale_queries else scale,
+            q_scale=scale if scale_queries else 1.0, kv_offset=self.sizes.kv_elements,
             norm_after_rope=norm_after_rope, residual_scale=residual_scale,
         ))
         self.normed(q, k, v)
@@ -276,7 +283,8 @@ class Builder:
         self.normed(router)
         block = MoeBlock(
             il=il, i_moe=len(self.moe_blocks),
-            ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", E), router=router, tiers=tiers,
+            ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", E),
+            norm_bias=self.tensors.vector(f"{blk}{norm}.bias", E, optional=True), router=router, tiers=tiers,
             n_expert_used=hp.n_expert_used, gating=gating, norm_topk=norm_topk,
             weights_scale=hp.expert_weights_scale,
             select_bias=self.tensors.vector(blk + "exp_probs_b.bias", router.n_rows, optional=True),
@@ -317,4 +325,5 @@ class Builder:
             output = self.token_embd
         self.normed(output)
         self.blocks.append(HeadBlock(output_norm=self.tensors.vector("output_norm.weight", hp.n_embd),
+                                     norm_bias=self.tensors.vector("output_norm.bias", hp.n_embd, optional=True),
                                      output=output, eps=hp.eps, scale=scale))

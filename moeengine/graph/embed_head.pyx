@@ -21,14 +21,16 @@ cdef struct Embed:
     float attn_factor
     float corr_low, corr_high   # YaRN: pairs below low are extrapolated, above high interpolated
     const float *freq_factors   # (n_rot/2,) or NULL
+    const float *long_factors   # the same for contexts of more than n_ctx_orig positions
+    int64_t n_ctx_orig
 
 
-cdef void rope_row(const Embed *e, int64_t pos, float *cs) noexcept nogil:
+cdef void rope_row(const Embed *e, const float *freq_factors, int64_t pos, float *cs) noexcept nogil:
     """cos and sin of every pair at one position. The angle is a running float32 product, as in ggml."""
     cdef int64_t i
     cdef float theta = <float>pos, extrap, angle, ramp
     for i in range(e.n_rot // 2):
-        extrap = theta / e.freq_factors[i] if e.freq_factors != NULL else theta
+        extrap = theta / freq_factors[i] if freq_factors != NULL else theta
         angle = e.freq_scale * extrap
         if e.ext_factor != 0:
             ramp = (i - e.corr_low) / max(<float>0.001, e.corr_high - e.corr_low)
@@ -41,6 +43,7 @@ cdef void rope_row(const Embed *e, int64_t pos, float *cs) noexcept nogil:
 
 cdef void embed_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const Embed *e = <const Embed *>state
+    cdef const float *factors = e.long_factors if p.n_ctx > e.n_ctx_orig else e.freq_factors
     cdef int64_t t, E = e.embd.n_in
     while True:
         t = team_claim(p.team, p.n_tokens)
@@ -50,7 +53,7 @@ cdef void embed_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         if e.scale != 1:
             p.isa.scale(<size_t>E, e.scale, p.x + t * E, p.x + t * E)
         if e.n_rot:
-            rope_row(e, p.n_past + t, p.rope + t * e.n_rot)
+            rope_row(e, factors, p.n_past + t, p.rope + t * e.n_rot)
     team_barrier(p.team)
 
 
@@ -74,6 +77,8 @@ cdef class EmbedBlock(Block):
             e.ext_factor, e.attn_factor = rope.ext_factor, rope.attn_factor
             e.corr_low, e.corr_high = rope.corr_low, rope.corr_high
             e.freq_factors = (<Vector?>rope.freq_factors).data if rope.freq_factors is not None else NULL
+            e.long_factors = (<Vector?>rope.long_factors).data if rope.long_factors is not None else NULL
+            e.n_ctx_orig = rope.n_ctx_orig
 
     def __dealloc__(self):
         free(self.state)
@@ -81,6 +86,7 @@ cdef class EmbedBlock(Block):
 
 cdef struct Head:
     const float *norm
+    const float *norm_bias      # or NULL
     float eps
     Linear output
 
@@ -102,6 +108,8 @@ cdef void head_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         if t < 0:
             break
         p.isa.rms_norm(<size_t>E, p.x + (first + t) * E, h.norm, h.eps, p.norm + t * E)
+        if h.norm_bias != NULL:
+            p.isa.add(<size_t>E, p.norm + t * E, h.norm_bias, p.norm + t * E)
         p.isa.x[f].quantize_row(<size_t>E, p.norm + t * E, p.xq[f] + <size_t>t * stride[0])
     team_barrier(p.team)
     x[0] = p.xq[f]
@@ -110,17 +118,18 @@ cdef void head_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
 
 
 cdef class HeadBlock(Block):
-    """logits = scale * output(norm(x)) of the positions that the pass asks for. output (V, E), output_norm (E,)."""
+    """logits = scale * output(norm(x)) of the positions that the pass asks for. output (V, E), output_norm and norm_bias (E,)."""
 
-    def __init__(self, *, Vector output_norm, Weight output, float eps, float scale=1.0):
+    def __init__(self, *, Vector output_norm, Weight output, float eps, float scale=1.0, norm_bias=None):
         cdef Head *h = <Head *>calloc(1, sizeof(Head))
         if h == NULL:
             raise MemoryError
         self.state = h
         self.run = head_run
-        self.keep = [output_norm, output]
+        self.keep = [output_norm, norm_bias, output]
         h.norm, h.eps, h.output = output_norm.data, eps, output.linear
         h.output.scale = h.output.scale * scale
+        h.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
 
     def __dealloc__(self):
         free(self.state)

@@ -306,7 +306,7 @@ cdef class Context:
         self.cache_bytes = max(64, model.kv_bytes(n_ctx))
         self.cache = reserve(self.cache_bytes)
         self.p.kv = <uint16_t *>self.cache
-        self.p.team = team.team
+        self.p.team, self.p.n_ctx = team.team, n_ctx
         self.p.cancel = &self.cancel_flag
         cdef int n = len(model.blocks)
         self.job.n_blocks, self.job.p = n, &self.p

@@ -12,8 +12,8 @@ from libc.string cimport memcpy, memset
 import numpy as np
 
 from moeengine.graph.block cimport (
-    Block, Linear, Pass, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, ROW_CHUNK, cancelled, even_chunk, linear,
-    linear_chunk, norm_rows, pass_fail, row_chunk, x_chunk,
+    Block, Linear, Pass, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, ROW_CHUNK, biased_norm_rows, cancelled,
+    even_chunk, linear, linear_chunk, pass_fail, row_chunk, x_chunk,
 )
 from moeengine.graph.ffn cimport DenseFfn, dense_ffn, dense_ffn_init
 from moeengine.graph.router cimport RouterConfig, route_token
@@ -61,6 +61,7 @@ cdef struct MoeState:
     int i_moe               # index among the MoE layers
     int64_t n_embd
     const float *norm
+    const float *norm_bias  # or NULL
     float eps
     float residual_scale
     unsigned formats
@@ -344,6 +345,8 @@ cdef void guess_ahead(const MoeState *s, Pass *p) noexcept nogil:
         if later.tiers[0].supply.hint == NULL or A > 64:
             return
         p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm, later.eps, p.guess_norm)
+        if later.norm_bias != NULL:
+            p.isa.add(<size_t>later.n_embd, p.guess_norm, later.norm_bias, p.guess_norm)
         f = router.type.x_format
         p.isa.x[f].quantize_row(<size_t>later.n_embd, p.guess_norm, p.guess_xq)
         r = 0
@@ -413,7 +416,7 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef float *out[2]
     cdef float gate
     cdef int i
-    norm_rows(p, s.norm, s.eps, s.formats, E)
+    biased_norm_rows(p, s.norm, s.norm_bias, s.eps, s.formats, E)
     for i in range(s.n_router):
         x[i] = p.xq[s.router[i].type.x_format]
         stride[i] = moe_x_row_bytes(p.isa, s.router[i].type.x_format, <size_t>E)
@@ -452,6 +455,7 @@ cdef class MoeBlock(Block):
     ----------
     il, i_moe : int               layer; its index among the MoE layers
     ffn_norm : Vector (E,)
+    norm_bias : Vector (E,) or None
     router : Weight (X, E)
     tiers : list of TierWeights   one or more, first id ascending, together X experts
     n_expert_used : int           A
@@ -466,16 +470,17 @@ cdef class MoeBlock(Block):
     def __init__(self, *, int il, int i_moe, Vector ffn_norm, Weight router, list tiers,
                  int n_expert_used, str gating="softmax", bint norm_topk=True, float weights_scale=1.0,
                  select_bias=None, int n_group=1, int n_group_used=1, shared=None, shared_gate=None,
-                 float residual_scale=1.0, float eps):
+                 float residual_scale=1.0, norm_bias=None, float eps):
         cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
         if s == NULL:
             raise MemoryError
         self.state = s
         self.run = moe_run
-        self.keep = [ffn_norm, router, tiers, select_bias, shared, shared_gate]
+        self.keep = [ffn_norm, norm_bias, router, tiers, select_bias, shared, shared_gate]
         self.tiers, self.il = tuple(tiers), il
         s.il, s.i_moe, s.n_embd, s.eps, s.residual_scale = il, i_moe, router.linear.n_in, eps, residual_scale
         s.norm = ffn_norm.data
+        s.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
         s.group_pairs = GROUP_PAIRS
         s.router[0], s.n_router = router.linear, 1
         s.formats = 1u << router.linear.type.x_format

@@ -27,6 +27,8 @@ class RopeConfig:
     corr_low: float
     corr_high: float
     freq_factors: object  # graph.weights.Vector (n_rot/2,) or None
+    long_factors: object  # the same for contexts of more than n_ctx_orig positions
+    n_ctx_orig: int
 
 
 def correction_dim(n_rot, n_ctx_orig, n_turns, base):
@@ -73,7 +75,13 @@ def text_factors(file, n_rot, freq_factors, *, interleaved):
     return Vector(np.where(turns, base, f32(np.inf)), key)
 
 
-def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
+def original_context(file, n_ctx_train=0):
+    """Positions the model was trained for before its context was stretched."""
+    n_ctx_train = n_ctx_train or file.get_int(f"{file.architecture}.context_length", lo=1)
+    return file.get_int(f"{file.architecture}.rope.scaling.original_context_length", n_ctx_train, lo=0) or n_ctx_train
+
+
+def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None):
     """Read the `rope.*` keys of a model file.
 
     Parameters
@@ -81,7 +89,8 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
     file : ModelFile
     n_rot : int                rotated values of a head, even
     n_ctx_train : int          context length the model was trained for
-    freq_factors : Vector (n_rot/2,) or None     divisors of the angle (`rope_freqs`)
+    freq_factors : Vector (n_rot/2,) or None     divisors of the angle (`rope_freqs`, `rope_factors_short`)
+    long_factors : Vector (n_rot/2,) or None     in their place in contexts longer than the original (`rope_factors_long`)
 
     Raises
     ------
@@ -97,9 +106,9 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
     if not (math.isfinite(base) and base > 0):
         raise GGUFError(f"{file.files[0].path}: {arch}.rope.freq_base: found {base}, expected a positive number")
     kind = file.get_str(f"{arch}.rope.scaling.type", "linear")
-    if kind not in ("none", "linear", "yarn"):
+    if kind not in ("none", "linear", "yarn", "longrope"):
         raise UnsupportedError(
-            f"{file.files[0].path}: {arch}.rope.scaling.type: {kind!r} is not supported; supported: none, linear, yarn"
+            f"{file.files[0].path}: {arch}.rope.scaling.type: {kind!r} is not supported; supported: none, linear, yarn, longrope"
         )
     factor = file.get_float(f"{arch}.rope.scaling.factor", 0.0)
     if factor == 0.0:
@@ -117,7 +126,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
     if ext_factor != 0.0:
         if base == 1:
             raise GGUFError(f"{file.files[0].path}: {arch}.rope.freq_base: found 1, with which YaRN has no wave lengths")
-        n_orig = file.get_int(f"{arch}.rope.scaling.original_context_length", n_ctx_train, lo=0) or n_ctx_train
+        n_orig = original_context(file, n_ctx_train)
         beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", 32.0, lo=LEAST_TURNS)
         beta_slow = file.get_float(f"{arch}.rope.scaling.yarn_beta_slow", 1.0, lo=LEAST_TURNS)
         low = max(0.0, math.floor(correction_dim(n_rot, n_orig, beta_fast, base)))
@@ -143,4 +152,6 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None):
         corr_low=low,
         corr_high=high,
         freq_factors=freq_factors,
+        long_factors=long_factors,
+        n_ctx_orig=original_context(file, n_ctx_train),
     )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from moeengine import Engine
+from moeengine.errors import ConfigError
 from moeengine.graph import available
 from moeengine.loader.model_info import describe
 from moeengine.supply import available as supplies
@@ -38,7 +39,7 @@ def tiny(name, tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(tiny):
     """Logits of the whole prompt at once."""
-    return logits(load(tiny), prompt(), n_ubatch=512)
+    return logits(load(tiny), prompt(), n_ubatch=512, n_ctx=256)
 
 
 def test_every_architecture_has_a_test():
@@ -51,7 +52,7 @@ def test_logits_equal_stock(tmp_path, name):
     tiny = write_arch(tmp_path / "m.gguf", name, quant="F32")
     record = np.load(RECORDS / f"{name}.npz")
     assert weights_crc(tiny) == record["crc"], "other weights than were recorded; see tools/record_archs.py"
-    got, want = logits(load(tiny), prompt(), n_ubatch=512), record["logits"].astype(np.float64)
+    got, want = logits(load(tiny), prompt(), n_ubatch=512, n_ctx=256), record["logits"].astype(np.float64)
     error = ((got - want) ** 2).mean(-1) / want.var(-1)
     assert np.median(error) < 1e-8 and error.max() < 1e-6
     assert (got.argmax(-1) == want.argmax(-1)).all()
@@ -59,7 +60,7 @@ def test_logits_equal_stock(tmp_path, name):
 
 @pytest.mark.parametrize("n_ubatch, n_threads", [(1, 1), (3, 2), (64, 5), (149, 2)])
 def test_same_bytes_however_cut(tiny, whole, n_ubatch, n_threads):
-    assert logits(load(tiny), prompt(), n_ubatch=n_ubatch, n_threads=n_threads).tobytes() == whole.tobytes()
+    assert logits(load(tiny), prompt(), n_ubatch=n_ubatch, n_threads=n_threads, n_ctx=256).tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -73,7 +74,7 @@ def test_same_bytes_whatever_brings_the_experts(tiny, whole, settings):
 
 
 def test_same_bytes_on_every_instruction_set(tiny, whole):
-    assert on_every_isa(lambda: logits(load(tiny), prompt(), n_ubatch=64)).tobytes() == whole.tobytes()
+    assert on_every_isa(lambda: logits(load(tiny), prompt(), n_ubatch=64, n_ctx=256)).tobytes() == whole.tobytes()
 
 
 def test_every_tensor_is_used_or_skipped(tiny):
@@ -86,3 +87,17 @@ def test_every_tensor_is_used_or_skipped(tiny):
     assert used == {name for name in tiny.tensors if not name.startswith(skipped)}
     assert describe(model.file).experts.n_layer == len(model.moe_blocks)
     assert model.file.tensor_bytes == sum(model.file.tensors[name].n_bytes for name in used)
+
+
+def test_a_session_keeps_to_its_side_of_the_original_context(tmp_path):
+    """Keys of a context longer than the original were rotated by other factors."""
+    tiny = write_arch(tmp_path / "m.gguf", "phimoe")
+    with Engine(tiny.path, n_ctx=300) as engine:
+        long, short = engine.session(), engine.session(n_ctx=256)
+        long.eval(prompt()[:5])
+        short.eval(prompt()[:5])
+        assert not np.array_equal(long.eval([7]), short.eval([7]))
+        long.save(tmp_path / "long")
+        engine.session(n_ctx=257).load(tmp_path / "long")
+        with pytest.raises(ConfigError, match="kind of context"):
+            short.load(tmp_path / "long")
