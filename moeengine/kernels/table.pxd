@@ -70,6 +70,7 @@ cdef extern from "moe_table.h":
         int (*axpy)(size_t n, float a, const float *x, float *y) noexcept nogil
         void (*silu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
+        void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*rope)(size_t n_rot, const float *cs, int neox, float *x) noexcept nogil
         void (*f32_to_f16)(size_t n, const float *x, uint16_t *y) noexcept nogil
         void (*f16_to_f32)(size_t n, const uint16_t *x, float *y) noexcept nogil

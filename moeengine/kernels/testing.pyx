@@ -81,6 +81,13 @@ def gelu_mul(const float[::1] gate, const float[::1] up):
     return y
 
 
+def swiglu_oai(const float[::1] gate, const float[::1] up):
+    """The clamped SwiGLU of gpt-oss: g * sigmoid(1.702 g) * (u + 1), g = min(gate, 7), u = up within -7 .. 7"""
+    y = np.empty(gate.shape[0], np.float32)
+    checked_isa().swiglu_oai(gate.shape[0], _in(gate), _in(up), _out(y))
+    return y
+
+
 def rope(const float[::1] x, const float[:, ::1] cs, bint neox):
     """x with its first 2 * len(cs) values rotated; cs : float32 (n_rot/2, 2), cosine and sine."""
     y = np.array(x)

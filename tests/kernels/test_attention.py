@@ -138,7 +138,8 @@ def f16_reference(case, i):
     q = case.q[i].astype(f16).astype(f32)
     native = np.arange(case.values.shape[1]) < case.values.shape[1] // 128 * 128
     best, total, out = f32(-np.inf), f32(0), np.zeros(case.values.shape[1], f32)
-    for key, value in zip(case.keys[: case.n_kv[i]].astype(f32), case.values[: case.n_kv[i]].astype(f32)):
+    seen = slice(0 if case.kv_begin is None else case.kv_begin[i], case.n_kv[i])
+    for key, value in zip(case.keys[seen].astype(f32), case.values[seen].astype(f32)):
         strands = np.zeros(64, f32)
         for d in range(0, len(q), 64):
             strands = fma(key[d : d + 64], q[d : d + 64], strands)
@@ -155,14 +156,29 @@ def f16_reference(case, i):
         exact = value.astype(np.float64) * w + out
         out = np.where(native, exact, exact.astype(f32)).astype(f16).astype(f32)
         total = fma(total, shrink, weight)
+    if case.sink is not None:
+        if case.sink[i] > best:
+            shrink = f32(np.exp(np.float64(best - case.sink[i])))
+            out, total = out * shrink, fma(total, shrink, f32(1))
+        else:
+            total += f32(np.exp(np.float64(case.sink[i] - best)))
     return out * (f32(1) / total)
 
 
+F16_CASES = {
+    "plain": {}, "sink": {"sink": True}, "window": {"n_kv": range(70, 76), "kv_begin": range(30, 36)},
+    "windows": {"n_kv": [1, 65, 70, 128, 90, 128], "kv_begin": [0, 64, 3, 127, 71, 60], "sink": True},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("dim", [64, 128, 192, 256])
-def test_f16_rounding(dim):
-    case = Case(6, ops.F16_POSITIONS, dim, dim, seed=dim)
+@pytest.mark.parametrize("options", F16_CASES.values(), ids=F16_CASES)
+def test_f16_rounding(dim, options):
+    case = Case(6, ops.F16_POSITIONS, dim, dim, seed=dim, **options)
     got = on_every_isa(lambda: case(f16=True))
     want = np.array([f16_reference(case, i) for i in range(6)])
+    for i in range(6):
+        assert_same_bytes(on_every_isa(lambda: case([i], f16=True)), got[[i]])
     # exp of the C library is now and then one off the nearest: that can move a value by one F16 step
     assert (got == want).mean() > 0.9 and np.abs(got - want).max() < 2.0**-10
 

@@ -90,9 +90,7 @@ static void weigh_row(const moe_attn *a, attn_span seen, float *s, float *state)
 static void add_values(const moe_attn *a, int n_rows, size_t from, size_t to, const float *p, attn_tile v,
                        float *state) {
     if (from >= to) return;
-    v.f16 += from * v.f16_stride;
-    if (v.f32) v.f32 += from * v.f32_stride;
-    values(n_rows, a->head_dim_v, to - from, p + from, v, state + STATE_VALUES,
+    values(n_rows, a->head_dim_v, to - from, p + from, rows_from(v, from), state + STATE_VALUES,
            moe_attn_partial_floats(a->head_dim_v));
 }
 
@@ -185,14 +183,20 @@ static void merge_state(size_t dim, const float *part, float *state) {
     }
 }
 
-static void finish_row(const moe_attn *a, size_t i, const float *state) {
-    float sum = state[STATE_SUM], shrink = 1.0f;
+/* The sink joins the sum last, in two roundings of the values where it is the maximum, as in ggml. */
+static void finish_row(const moe_attn *a, size_t i, float *state) {
+    float sum = state[STATE_SUM];
     if (a->sink) {
-        float old = state[STATE_MAX], max = a->sink[i] > old ? a->sink[i] : old;
-        if (max > old) shrink = f32_exp(old - max);
-        sum = f32_madd(sum, shrink, f32_exp(a->sink[i] - max));
+        const float old = state[STATE_MAX], sink = a->sink[i];
+        if (sink > old) {
+            const float shrink = f32_exp(old - sink);
+            scale_row(a->head_dim_v, shrink, state + STATE_VALUES, state + STATE_VALUES);
+            sum = f32_madd(sum, shrink, 1.0f);
+        } else {
+            sum += f32_exp(sink - old);
+        }
     }
-    scale_row(a->head_dim_v, shrink / sum, state + STATE_VALUES, a->out[i]);
+    scale_row(a->head_dim_v, 1.0f / sum, state + STATE_VALUES, a->out[i]);
 }
 
 static void attend_chunk(const moe_attn *a) {

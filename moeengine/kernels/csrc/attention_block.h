@@ -29,6 +29,12 @@ MOE_INLINE attn_tile tile_from(attn_tile t, size_t i) {
     if (t.f32) t.f32 += i;
     return t;
 }
+/* The same tile from row i on. */
+MOE_INLINE attn_tile rows_from(attn_tile t, size_t i) {
+    t.f16 += i * t.f16_stride;
+    if (t.f32) t.f32 += i * t.f32_stride;
+    return t;
+}
 MOE_INLINE v16f tile_load(attn_tile t, int wide, size_t row, size_t i, size_t lanes) {
     if (wide) return v16_load(t.f32 + row * t.f32_stride + i);
     const uint16_t *p = t.f16 + row * t.f16_stride + i;

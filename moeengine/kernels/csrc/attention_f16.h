@@ -9,6 +9,7 @@
  * queries at positions below MOE_F16_POSITIONS. It costs four times attention() a key, which few positions can afford.
  * (ggml does so for prompts of fewer than 64 tokens and up to position 255. Longer prompts go through a kernel that
  * sums in float32; which of the two a position saw cannot be known here, where a prompt may be cut anywhere.)
+ * Keys outside a sliding window are passed over, and a sink joins the finished sum in float32, as it does there.
  *
  * Tiles of keys in the outer loop, rows in the inner one, as in attention.h; the state of a row is its maximum, its
  * total and the sum of values, float32 of F16 precision.
@@ -60,10 +61,11 @@ MOE_INLINE void f16_scores(int n_blocks, int wide, size_t dim, const float *q, a
     }
 }
 
-static void f16_score_row(const moe_attn *a, const float *q, attn_tile k, size_t n, float *score) {
+/* Scores of the keys from lo (rounded down to a whole vector) to n-1 of a tile. */
+static void f16_score_row(const moe_attn *a, const float *q, attn_tile k, size_t lo, size_t n, float *score) {
     const size_t dim = a->head_dim_k;
 #define EACH(n_blocks, wide) \
-    for (size_t j = 0; j < n; j += 16) f16_scores(n_blocks, wide, dim, q, tile_from(k, j), score + j)
+    for (size_t j = lo & ~(size_t)15; j < n; j += 16) f16_scores(n_blocks, wide, dim, q, tile_from(k, j), score + j)
     if (!k.f32) EACH(0, 0);
     else if (dim == 64) EACH(1, 1);
     else if (dim == 128) EACH(2, 1);
@@ -130,30 +132,30 @@ static void attention_f16_chunk(const moe_attn *a) {
     const size_t stride = moe_attn_partial_floats(a->head_dim_v);
     const attn_scratch w = cut_scratch(a);
     float score[MOE_KV_TILE], shrink[MOE_KV_TILE];
-    size_t end = 0;
-    for (size_t i = 0; i < a->n_q; i++) end = (size_t)a->n_kv[i] > end ? (size_t)a->n_kv[i] : end;
+    size_t begin = SIZE_MAX, end = 0;
+    for (size_t i = 0; i < a->n_q; i++) {
+        attn_span all = seen_keys(a, i, 0, SIZE_MAX / 2);
+        begin = all.lo < begin ? all.lo : begin;
+        end = all.hi > end ? all.hi : end;
+    }
     memset(w.sum, 0, a->n_q * stride * sizeof *w.sum);
     for (size_t i = 0; i < a->n_q; i++) w.sum[i * stride + STATE_MAX] = -INFINITY;
-    for (size_t pos = 0; pos < end; pos += MOE_KV_TILE) {
+    for (size_t pos = begin & ~(size_t)(MOE_KV_TILE - 1); pos < end; pos += MOE_KV_TILE) {
         const size_t n_keys = end - pos < MOE_KV_TILE ? end - pos : MOE_KV_TILE;
         attn_tile k, v;
         tiles_at(a, pos, &k, &v);
         if (a->n_q >= ATTN_F16_CONVERT_ROWS) convert_tile(a, n_keys, w, &k, &v);
         for (size_t i = 0; i < a->n_q; i++) {
-            size_t n = (size_t)a->n_kv[i];
+            const attn_span seen = seen_keys(a, i, pos, MOE_KV_TILE);
             float *state = w.sum + i * stride;
-            if (n <= pos) continue;
-            n = n - pos < MOE_KV_TILE ? n - pos : MOE_KV_TILE;
+            if (seen.hi == 0) continue;
             round_row_f16(a->head_dim_k, a->q[i], w.q);
-            f16_score_row(a, w.q, k, n, score);
-            f16_weigh_row(a->scale, n, score, shrink, state);
-            f16_value_row(a, n, shrink, score, v, state + STATE_VALUES);
+            f16_score_row(a, w.q, k, seen.lo, seen.hi, score);
+            f16_weigh_row(a->scale, seen.hi - seen.lo, score + seen.lo, shrink, state);
+            f16_value_row(a, seen.hi - seen.lo, shrink, score + seen.lo, rows_from(v, seen.lo), state + STATE_VALUES);
         }
     }
-    for (size_t i = 0; i < a->n_q; i++) {
-        const float *state = w.sum + i * stride;
-        scale_row(a->head_dim_v, 1.0f / state[STATE_SUM], state + STATE_VALUES, a->out[i]);
-    }
+    for (size_t i = 0; i < a->n_q; i++) finish_row(a, i, w.sum + i * stride);
 }
 
 static void attention_f16(const moe_attn *a) { attend_in_chunks(a, attention_f16_chunk); }

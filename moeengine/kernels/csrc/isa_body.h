@@ -17,6 +17,7 @@ const moe_isa MOE_ISA_SYMBOL = {
     .axpy = axpy,
     .silu_mul = silu_mul,
     .gelu_mul = gelu_mul,
+    .swiglu_oai = swiglu_oai,
     .rope = rope,
     .f32_to_f16 = f32_to_f16,
     .f16_to_f32 = f16_to_f32,

@@ -140,6 +140,8 @@ typedef struct moe_isa {
     void (*silu_mul)(size_t n, const float *gate, const float *up, float *y);
     /* y = gelu_tanh(gate) * up */
     void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y);
+    /* y = g * sigmoid(1.702 g) * (u + 1) of g = min(gate, 7), u = up within -7 .. 7 ; y may be gate or up */
+    void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y);
     /* rotate n_rot of head_dim values in place; cs = n_rot/2 pairs (cos, sin), already scaled.
      * neox: pair (i, i + n_rot/2); else pair (2i, 2i+1). */
     void (*rope)(size_t n_rot, const float *cs, int neox, float *x);
@@ -155,7 +157,7 @@ typedef struct moe_isa {
     /* The whole of moe_attn. */
     void (*attention)(const moe_attn *a);
     /* The same for rows with n_kv <= MOE_F16_POSITIONS, summed with ggml's F16 rounding (attention_f16.h).
-     * kv_begin, softcap and sink are not used. */
+     * softcap is not used. */
     void (*attention_f16)(const moe_attn *a);
     /* Only positions segment * MOE_KV_SEGMENT .. +MOE_KV_SEGMENT-1: n_q rows of
      * moe_attn_partial_floats(head_dim_v) floats, 64-byte aligned. a->out and a->sink are not used. */

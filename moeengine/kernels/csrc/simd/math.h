@@ -33,21 +33,32 @@ __attribute__((unused)) static const double exp2_32nds[32] = {
 
 /* exp(x) as the C library of the measure computes it, bit for bit (glibc 2.27 to 2.40): x =
  * (32 k + i + f) ln2 / 32, |f| <= 1/2; 2^k 2^(i/32) (1 + f (c2 + f (c1 + f c0))) in double, rounded once.
- * It is not always the float32 nearest to exp(x), so a better exp would not do. */
-MOE_INLINE float f32_exp(float x) {
+ * It is not always the float32 nearest to exp(x), so a better exp would not do. For x within -104 .. 89, or NaN; without
+ * a branch, so that compilers make vectors of a loop. */
+MOE_INLINE float f32_exp_within(float x) {
     const double scale = 0x1.71547652b82fep+5, round = 0x1.8p52;
-    const float within = x > -104.0f ? x < 89.0f ? x : 89.0f : -104.0f;
-    const double shifted = __builtin_fma(scale, (double)within, round), n = shifted - round;
-    const double f = __builtin_fma(scale, (double)within, -n);
+    const double shifted = __builtin_fma(scale, (double)x, round), n = shifted - round;
+    const double f = __builtin_fma(scale, (double)x, -n);
     const double high = __builtin_fma(0x1.c6af84b912394p-20, f, 0x1.ebfce50fac4f3p-13);
     const double low = __builtin_fma(0x1.62e42ff0c52d6p-6, f, 1.0);
     union {
         double d;
-        int64_t i;
+        uint64_t u;
     } whole = {.d = shifted}, power; /* the last bits of `shifted` are 32 k + i */
-    power.i = (int64_t)((uint64_t)((whole.i >> 5) + 1023) << 52);
-    const float y = (float)(__builtin_fma(high, f * f, low) * (exp2_32nds[whole.i & 31] * power.d));
+    power.u = ((whole.u >> 5) + 1023) << 52;
+    return (float)(__builtin_fma(high, f * f, low) * (exp2_32nds[whole.u & 31] * power.d));
+}
+MOE_INLINE float f32_exp(float x) {
+    const float y = f32_exp_within(x > -104.0f ? x < 89.0f ? x : 89.0f : -104.0f);
     return x == x ? y : x;
+}
+
+/* f32_exp of n floats, a multiple of 16 */
+MOE_INLINE void f32_exp_row(size_t n, float *x) {
+    for (size_t i = 0; i < n; i += 16) {
+        v16_store(x + i, v16_max(v16_set1(-104.0f), v16_min(v16_set1(89.0f), v16_load(x + i))));
+    }
+    for (size_t i = 0; i < n; i++) x[i] = f32_exp_within(x[i]);
 }
 
 /* x / (1 + e^-x) */
