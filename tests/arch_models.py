@@ -146,6 +146,16 @@ def _phi():
     }  # fmt: skip
 
 
+def _gpt_oss():
+    biases = [(f"ffn_{part}_exps.bias", (X, n), "strong") for part, n in (("gate", F), ("up", F))]
+    biases += [("ffn_down_exps.bias", (X, E), "bias"), ("ffn_gate_inp.bias", (X,), "bias")]
+    layer = (*attention(bias="qkvo"), ("attn_sinks.weight", (H,), "strong"), *norm("post_attention_norm"), *experts(), *biases)
+    return ArchModel("gpt-oss", {
+        "attention.sliding_window": 40, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
+        "rope.scaling.original_context_length": 64,
+    }, (layer,) * 3)  # fmt: skip
+
+
 _QWEN = (*attention(norms="head"), *norm(), *experts())
 _MINIMAX = (*attention(norms="row"), *norm(), *experts(select_bias=True))
 _HUNYUAN = (*attention(norms="head"), *norm(), *experts(shared=G))
@@ -163,6 +173,7 @@ ARCH_MODELS = {
         "hunyuan-moe",
         {"feed_forward_length": F, "expert_shared_feed_forward_length": G, "expert_shared_count": 1}, (_HUNYUAN,) * 2, tied=True,
     ),
+    "gpt-oss": _gpt_oss(),
     "granitemoe": _granite(shared=0),
     "granitemoe-shared": _granite(shared=G),
     **_phi(),
@@ -188,7 +199,7 @@ def _values(rng, shape, kind, quant):
     if kind == "matrix":
         qtype = QType[quant]
         return random_weights(rng, shape, qtype, 1 / np.sqrt(shape[-1])), qtype
-    mean, std = {"norm": (1, 0.2), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1)}[kind]
+    mean, std = {"norm": (1, 0.2), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4)}[kind]
     return (mean + std * rng.standard_normal(shape)).astype(np.float32), QType.F32
 
 

@@ -20,6 +20,11 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
+def swiglu_oai(gate, up):
+    gate = np.minimum(gate, 7)
+    return gate / (1 + np.exp(-1.702 * gate)) * (np.clip(up, -7, 7) + 1)
+
+
 def rope(x, pos, *, n_rot, base, neox, factors=None, scale=1.0, yarn=None):
     """x (T, H, D); rotates the first n_rot values. yarn: (low, high, magnitude) or None."""
     i = np.arange(n_rot // 2)
@@ -54,7 +59,8 @@ class Reference:
         x = self.need("token_embd.weight")[tokens]
         for il in range(hp["n_layer"]):
             x = x + self.attention(il, rms_norm(x, self.need(f"blk.{il}.attn_norm.weight"), hp["eps"]))
-            h = rms_norm(x, self.need(f"blk.{il}.ffn_norm.weight"), hp["eps"])
+            norm = "post_attention_norm" if self.arch == "gpt-oss" else "ffn_norm"
+            h = rms_norm(x, self.need(f"blk.{il}.{norm}.weight"), hp["eps"])
             x = x + (self.moe(il, h) if self.get(f"blk.{il}.ffn_gate_inp.weight") is not None else self.ffn(il, h))
         x = rms_norm(x, self.need("output_norm.weight"), hp["eps"])
         head = self.get("output.weight")
@@ -92,6 +98,12 @@ class Reference:
         for h in range(H):
             s = q[:, h] @ k[:, h // (H // K)].T / np.sqrt(D)
             s[np.triu_indices(T, 1)] = -np.inf
+            if self.arch == "gpt-oss":
+                if il % 2 == 0:  # every second layer has a sliding window
+                    s[pos[:, None] - pos >= hp["window"]] = -np.inf
+                sink = np.full((T, 1), self.need(blk + "attn_sinks.weight")[h])
+                out[:, h] = softmax(np.concatenate([s, sink], 1))[:, :T] @ v[:, h // (H // K)]
+                continue
             out[:, h] = softmax(s) @ v[:, h // (H // K)]
         return self.linear(out.reshape(T, H * D), blk + "attn_output")
 
@@ -101,7 +113,7 @@ class Reference:
         return self.linear(hidden, f"{blk}down{suffix}")
 
     def experts(self, il):
-        """[(gate, up, down)] of every expert, tiers in order, each float64 with its scales applied."""
+        """[(gate, up, down, biases)] of every expert, tiers in order: float64 with scales applied; biases of the three, or 0."""
         found = []
         for tier in ("", "_tier1", "_tier2", "_tier3"):
             stem = f"blk.{il}.ffn_"
@@ -119,24 +131,35 @@ class Reference:
                 scale = self.get(f"{stem}{name}_exps{tier}.scale") if self.arch in ("llama", "qwen3moe") else None
                 w = np.asarray(w, np.float64)
                 parts.append(w if scale is None else w * np.asarray(scale, np.float64).reshape(-1, 1, 1))
-            found += list(zip(*parts))
+            found += list(zip(*parts, self.expert_biases(stem, tier, len(down))))
         return found
 
+    def expert_biases(self, stem, tier, n_expert):
+        gate, up, down = (self.get(f"{stem}{part}_exps{tier}.bias") for part in ("gate", "up", "down"))
+        fused = self.get(f"{stem}gate_up_exps{tier}.bias")
+        if fused is not None:
+            gate, up = np.split(np.asarray(fused), 2, axis=1)
+        return [[0 if b is None else np.asarray(b[e], np.float64) for b in (gate, up, down)] for e in range(n_expert)]
+
     def moe(self, il, x):
-        hp, blk = self.hp, f"blk.{il}."
-        probs = softmax(x @ self.need(blk + "ffn_gate_inp.weight").T)
+        hp, blk, is_oai = self.hp, f"blk.{il}.", self.arch == "gpt-oss"
+        probs = self.linear(x, blk + "ffn_gate_inp")
+        if not is_oai:
+            probs = softmax(probs)
         ids = np.argsort(-probs, axis=-1, kind="stable")[:, : hp["n_expert_used"]]
         weights = np.take_along_axis(probs, ids, -1)
+        if is_oai:
+            weights = softmax(weights)
         if self.arch in ("llama", "qwen3moe"):
             weights = weights / np.maximum(weights.sum(-1, keepdims=True), 6.103515625e-5)
         weights = weights * hp.get("expert_weights_scale", 1.0)
-        experts = self.experts(il)
+        experts, gated = self.experts(il), swiglu_oai if is_oai else lambda gate, up: silu(gate) * up
         out = np.zeros_like(x)
         for t in range(len(x)):
             for e, w in zip(ids[t], weights[t]):
-                gate, up, down = experts[e]
-                hidden = silu(gate @ x[t]) * (up @ x[t])
-                out[t] += w * (down[:, : len(hidden)] @ hidden)
+                gate, up, down, bias = experts[e]
+                hidden = gated(gate @ x[t] + bias[0], up @ x[t] + bias[1])
+                out[t] += w * (down[:, : len(hidden)] @ hidden + bias[2])
         if self.arch == "qwen2moe":
             shared_gate = 1 / (1 + np.exp(-(x @ self.need(blk + "ffn_gate_inp_shexp.weight").reshape(-1))))
             out += shared_gate[:, None] * self.ffn(il, x, "_shexp")
@@ -150,5 +173,17 @@ def reference_of(tiny, *, hparams=None, **options):
     hp["eps"] = meta[key + "attention.layer_norm_rms_epsilon"]
     hp["rope_freq_base"] = meta.get(key + "rope.freq_base", 10000.0)
     hp["n_rot"] = meta.get(key + "rope.dimension_count", hp["head_dim"])
+    hp["window"] = meta.get(key + "attention.sliding_window")
     hp |= hparams or {}
+    if meta.get(key + "rope.scaling.type") == "yarn" and "rope_options" not in options:
+        options["rope_options"] = yarn_options(meta, key, hp)
     return Reference(tiny.arch, hp, lambda name: tiny.weight(name) if name in tiny.tensors else None, **options)
+
+
+def yarn_options(meta, key, hp):
+    """Options of `rope` by the paper: a ramp between 32 and 1 turns within the original context, magnitude 0.1 ln s + 1."""
+    factor, n_orig = meta[key + "rope.scaling.factor"], meta[key + "rope.scaling.original_context_length"]
+    base, n_rot = hp["rope_freq_base"], hp["n_rot"]
+    fast, slow = (n_rot * np.log(n_orig / (turns * 2 * np.pi)) / (2 * np.log(base)) for turns in (32, 1))
+    low, high = max(0, np.floor(fast)), min(n_rot - 1, np.ceil(slow))
+    return {"scale": 1 / factor, "yarn": (low, high, 1 + 0.1 * np.log(factor))}

@@ -14,7 +14,7 @@ from tests.tiny_weights import dequantized, random_weights
 
 QType = gguf.GGMLQuantizationType
 DENSE_ARCHS = ("llama", "qwen2", "qwen3")
-MOE_ARCHS = ("llama", "qwen2moe", "qwen3moe", "olmoe")
+MOE_ARCHS = ("llama", "qwen2moe", "qwen3moe", "olmoe", "gpt-oss")
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -49,7 +49,7 @@ def write_tiny(
     Parameters
     ----------
     arch : str               llama, qwen2, qwen3 (dense); llama with n_expert, qwen2moe, qwen3moe,
-                             olmoe
+                             olmoe, gpt-oss
     n_expert : int or list   experts (a list: one count a layer); None = 8 for the MoE archs, 0 for
                              llama
     quant : str              type of all matrices; norms, biases and routers stay F32
@@ -159,14 +159,18 @@ def _tensor_shapes(arch, hp, is_moe, tied, fused, tiers):
         layer = [("attn_norm.weight", (e,), "norm")]
         for part, n in (("q", q), ("k", kv), ("v", kv)):
             layer.append((f"attn_{part}.weight", (n, e), "matrix"))
-            if arch in ("qwen2", "qwen2moe"):
+            if arch in ("qwen2", "qwen2moe", "gpt-oss"):
                 layer.append((f"attn_{part}.bias", (n,), "bias"))
         layer.append(("attn_output.weight", (e, q), "matrix"))
         if arch in ("qwen3", "qwen3moe"):
             layer += [("attn_q_norm.weight", (d,), "norm"), ("attn_k_norm.weight", (d,), "norm")]
         if arch == "olmoe":
             layer += [("attn_q_norm.weight", (q,), "norm"), ("attn_k_norm.weight", (kv,), "norm")]
-        layer.append(("ffn_norm.weight", (e,), "norm"))
+        if arch == "gpt-oss":
+            layer += [("attn_output.bias", (e,), "bias"), ("attn_sinks.weight", (hp["n_head"],), "norm")]
+            layer.append(("post_attention_norm.weight", (e,), "norm"))
+        else:
+            layer.append(("ffn_norm.weight", (e,), "norm"))
         rows += [(f"blk.{il}.{name}", shape, kind, None) for name, shape, kind in layer]
         ffn = _expert_rows(arch, hp, il, fused, tiers) if is_moe else _dense_rows(e, hp["n_ff"])
         rows += [(f"blk.{il}.{name}", shape, kind, forced) for name, shape, kind, forced in ffn]
@@ -194,6 +198,11 @@ def _expert_rows(arch, hp, il, fused, tiers):
                 (f"ffn_{part}{tail}.weight", (n, f, e), "matrix", qtype) for part in ("gate", "up")
             ]
         rows.append((f"ffn_down{tail}.weight", (n, e, f_down), "matrix", qtype))
+        if arch == "gpt-oss":
+            widths = {"gate_up": 2 * f, "down": e} if fused else {"gate": f, "up": f, "down": e}
+            rows += [(f"ffn_{part}{tail}.bias", (n, width), "bias", None) for part, width in widths.items()]
+    if arch == "gpt-oss":
+        rows.append(("ffn_gate_inp.bias", (x,), "bias", None))
     if arch == "qwen2moe":
         rows.append(("ffn_gate_inp_shexp.weight", (e,), "bias", None))
         rows += _dense_rows(e, hp["n_ff_shexp"], "_shexp")
@@ -221,6 +230,11 @@ def _metadata(arch, hp, is_moe, tokenizer):
         meta[f"{arch}.expert_used_count"] = hp["n_expert_used"]
         if arch != "llama":
             meta[f"{arch}.expert_feed_forward_length"] = hp["n_ff_exp"]
+        if arch == "gpt-oss":  # a window that the tests' short texts are longer than
+            meta[f"{arch}.attention.sliding_window"] = 10
+            meta[f"{arch}.rope.scaling.type"] = "yarn"
+            meta[f"{arch}.rope.scaling.factor"] = 32.0
+            meta[f"{arch}.rope.scaling.original_context_length"] = 64
         if arch == "qwen2moe":
             meta[f"{arch}.expert_shared_feed_forward_length"] = hp["n_ff_shexp"]
     return meta | _tokenizer_metadata() if tokenizer else meta

@@ -1,4 +1,4 @@
-"""Records stock llama.cpp's logits of the models in tests/arch_models.py:
+"""Records stock llama.cpp's logits of the models in tests/arch_models.py and tests/gpt_oss_models.py:
 
     python tools/record_archs.py PEER [NAME ...]
 
@@ -18,18 +18,21 @@ sys.path.insert(0, str(ROOT))
 
 from bench.peers import stock  # noqa: E402
 from tests.arch_models import ARCH_MODELS, CHUNKS, prompt, weights_crc, write_arch  # noqa: E402
+from tests.gpt_oss_models import GPT_OSS_MODELS, write_gpt_oss  # noqa: E402
+
+WRITERS = dict.fromkeys(ARCH_MODELS, write_arch) | dict.fromkeys(GPT_OSS_MODELS, write_gpt_oss)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("peer")
-    parser.add_argument("names", nargs="*", default=list(ARCH_MODELS))
+    parser.add_argument("names", nargs="*", default=list(WRITERS))
     args = parser.parse_args()
     folder = ROOT / "tests" / "graph" / "archs"
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, stock(args.peer).start() as peer:
         for name in args.names:
-            tiny = write_arch(Path(temporary) / f"{name}.gguf", name)
+            tiny = WRITERS[name](Path(temporary) / f"{name}.gguf", name)
             peer.do("load", path=str(tiny.path), n_ctx=256, n_threads=1)
             saved = Path(temporary) / "logits.npy"
             peer.do("logits", tokens=prompt().tolist(), save_to=str(saved), ubatch=CHUNKS)

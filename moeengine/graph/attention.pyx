@@ -38,6 +38,8 @@ cdef struct Attention:
     const float *k_norm
     int norm_whole_row
     int norm_after_rope
+    int64_t window              # a query sees so many keys, its own included; 0: all before it
+    const float *sinks          # (H,) or NULL
     int64_t kv_offset           # of this layer in the cache, in elements per position
     unsigned formats            # activation formats that q, k and v need
 
@@ -107,6 +109,11 @@ cdef void finish_qkv(const Attention *a, Pass *p) noexcept nogil:
     team_barrier(p.team)
 
 
+cdef inline int64_t first_key(const Attention *a, int64_t pos) noexcept nogil:
+    """The first position that the query at `pos` sees."""
+    return max(<int64_t>0, pos + 1 - a.window) if a.window else 0
+
+
 cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64_t t1, int ith,
                  AttendPart part, int64_t segment) noexcept nogil:
     """Attention of the query heads that share head_kv, tokens t0 <= t < t1, into p.attn: all of it
@@ -114,7 +121,9 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
     cdef const float *q[Q_ROWS]
     cdef float *out[Q_ROWS]
     cdef int32_t n_kv[Q_ROWS]
-    cdef int64_t t, h, n = 0, group = a.n_head // a.n_head_kv, n_segments
+    cdef int32_t kv_begin[Q_ROWS]
+    cdef float sink[Q_ROWS]
+    cdef int64_t t, h, n = 0, group = a.n_head // a.n_head_kv, n_segments, first
     cdef size_t stride
     cdef float *partials
     cdef uint16_t *k
@@ -126,6 +135,8 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
             q[n] = p.q + (t * a.n_head + head_kv * group + h) * a.head_dim_k
             out[n] = p.attn + (t * a.n_head + head_kv * group + h) * a.head_dim_v
             n_kv[n] = <int32_t>(p.n_past + t + 1)
+            kv_begin[n] = <int32_t>first_key(a, p.n_past + t)
+            sink[n] = a.sinks[head_kv * group + h] if a.sinks != NULL else 0
             n += 1
     m.head_dim_k = <size_t>a.head_dim_k
     m.head_dim_v = <size_t>a.head_dim_v
@@ -133,13 +144,13 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
     m.q = q
     m.out = out
     m.n_kv = n_kv
-    m.kv_begin = NULL
+    m.kv_begin = kv_begin if a.window else NULL
     m.k = k
     m.v = v
     m.k_tile_stride = m.v_tile_stride = <size_t>p.kv_tile_stride
     m.scale = a.scale
     m.softcap = 0
-    m.sink = NULL
+    m.sink = sink if a.sinks != NULL else NULL
     m.scratch = p.thread_scratch + <size_t>ith * p.thread_scratch_bytes
     if part == ATTEND_ALL:
         p.isa.attention(&m)
@@ -152,8 +163,10 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
     partials = p.partials + <size_t>((t0 * a.n_head_kv + head_kv) * n_segments) * stride
     if part == ATTEND_SEGMENT:
         p.isa.attention_segment(&m, <size_t>segment, partials + <size_t>segment * stride)
-    else:
-        p.isa.attention_merge(&m, <size_t>((n_kv[0] + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT), partials, stride)
+    else:        # of one token: all rows see the same keys
+        first = kv_begin[0] // MOE_KV_SEGMENT
+        p.isa.attention_merge(&m, <size_t>((n_kv[0] + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT - first),
+                              partials + <size_t>first * stride, stride)
 
 
 cdef void attend_all(const Attention *a, Pass *p, int ith) noexcept nogil:
@@ -180,14 +193,15 @@ cdef void attend_all(const Attention *a, Pass *p, int ith) noexcept nogil:
 
 cdef void attend_split(const Attention *a, Pass *p, int ith) noexcept nogil:
     """Few tokens over many keys: units are (token, KV head, segment of keys), merged afterwards."""
-    cdef int64_t T = p.n_tokens, unit, K = a.n_head_kv
-    cdef int64_t S = (p.n_past + T + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT, t, s
+    cdef int64_t T = p.n_tokens, unit, K = a.n_head_kv, first = first_key(a, p.n_past) // MOE_KV_SEGMENT
+    cdef int64_t S = (p.n_past + T + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT - first, t, s
     while True:
         unit = team_claim(p.team, T * K * S)
         if unit < 0:
             break
-        s, t = unit % S, unit // S // K
-        if s * MOE_KV_SEGMENT < p.n_past + t + 1 and not cancelled(p):
+        s, t = first + unit % S, unit // S // K
+        if (s * MOE_KV_SEGMENT <= p.n_past + t and first_key(a, p.n_past + t) < (s + 1) * MOE_KV_SEGMENT
+                and not cancelled(p)):
             attend(a, p, unit // S % K, t, t + 1, ith, ATTEND_SEGMENT, s)
     team_barrier(p.team)
     while True:
@@ -222,7 +236,7 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     if a.norm_whole_row:
         norm_whole_rows(a, p)
     finish_qkv(a, p)
-    if T <= SPLIT_TOKENS and p.n_past + T > MOE_KV_SEGMENT:
+    if T <= SPLIT_TOKENS and p.n_past + T - first_key(a, p.n_past) > MOE_KV_SEGMENT:
         attend_split(a, p, ith)
     else:
         attend_all(a, p, ith)
@@ -251,13 +265,14 @@ cdef class AttentionBlock(Block):
     scale : float                  of the scores, usually 1/sqrt(Dk)
     q_scale : float                of the queries; they are rounded to F16 after it, but the scores before theirs
     kv_offset : int                elements a position of all earlier layers in the cache
+    window : int                   keys a query sees, its own included; 0: all before it
+    sinks : Vector (H,) or None    a logit a head that takes part in the softmax without a value
     """
 
     def __init__(self, *, Vector attn_norm, Weight q, Weight k, Weight v, Weight o, q_norm, k_norm,
                  bint norm_whole_row, int n_head, int n_head_kv, int head_dim_k, int head_dim_v,
                  int n_rot, bint neox, float eps, float scale, int64_t kv_offset, bint norm_after_rope=False,
-                 norm_bias=None, float q_scale=1.0,
-                 float residual_scale=1.0):
+                 norm_bias=None, float q_scale=1.0, float residual_scale=1.0, int64_t window=0, sinks=None):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
         cdef Attention *a = <Attention *>calloc(1, sizeof(Attention))
@@ -265,7 +280,7 @@ cdef class AttentionBlock(Block):
             raise MemoryError
         self.state = a
         self.run = attention_run
-        self.keep = [attn_norm, norm_bias, q, k, v, o, q_norm, k_norm]
+        self.keep = [attn_norm, norm_bias, q, k, v, o, q_norm, k_norm, sinks]
         a.n_embd, a.n_head, a.n_head_kv = q.linear.n_in, n_head, n_head_kv
         a.head_dim_k, a.head_dim_v, a.n_rot, a.neox = head_dim_k, head_dim_v, n_rot, neox
         a.eps, a.scale, a.kv_offset, a.residual_scale = eps, scale, kv_offset, residual_scale
@@ -275,6 +290,7 @@ cdef class AttentionBlock(Block):
         a.q_norm = (<Vector?>q_norm).data if q_norm is not None else NULL
         a.k_norm = (<Vector?>k_norm).data if k_norm is not None else NULL
         a.norm_whole_row, a.norm_after_rope = norm_whole_row, norm_after_rope
+        a.window, a.sinks = window, (<Vector?>sinks).data if sinks is not None else NULL
         a.formats = 0
         for i in range(3):
             a.formats |= 1u << a.qkv[i].type.x_format

@@ -199,9 +199,11 @@ class Builder:
         self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope, scale=scale))
         self.sizes.largest(n_rot=hp.n_rot)
 
-    def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale_queries=False):
+    def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale_queries=False,
+                  window=0, sinks=False):
         """Self-attention. head_norm: None, "head" (one weight a head value) or "row" (over all heads); scale_queries: the
-        queries are scaled, not the scores."""
+        queries are scaled, not the scores; window: keys a query sees, 0 for all; sinks: a logit a head takes part in the
+        softmax."""
         hp, blk = self.hparams, f"blk.{il}."
         E, H, K, Dk, Dv = hp.n_embd, hp.n_head[il], hp.n_head_kv[il], hp.head_dim_k, hp.head_dim_v
         if self.tensors.has(blk + "attn_qkv.weight"):
@@ -222,7 +224,8 @@ class Builder:
             norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
             n_rot=hp.n_rot, neox=neox, eps=hp.eps, scale=1.0 if scale_queries else scale,
             q_scale=scale if scale_queries else 1.0, kv_offset=self.sizes.kv_elements,
-            norm_after_rope=norm_after_rope, residual_scale=residual_scale,
+            norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
+            sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,
         ))
         self.normed(q, k, v)
         self.sizes.largest(n_head=H, n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
@@ -249,7 +252,7 @@ class Builder:
                                     gate=gate, up=up, down=down, eps=hp.eps, residual_scale=residual_scale))
 
     def moe(self, il, *, norm_topk, gating="softmax", expert_scales=True, n_ff_exp=None, n_ff_shexp=0,
-            shared_scales=True, shared_gate=False, norm="ffn_norm", residual_scale=1.0):
+            shared_scales=True, shared_gate=False, norm="ffn_norm", residual_scale=1.0, activation="silu"):
         """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0.
 
         gating : None      what the file says; GGUFError where it does not
@@ -288,7 +291,7 @@ class Builder:
             n_expert_used=hp.n_expert_used, gating=gating, norm_topk=norm_topk,
             weights_scale=hp.expert_weights_scale,
             select_bias=self.tensors.vector(blk + "exp_probs_b.bias", router.n_rows, optional=True),
-            n_group=hp.n_expert_groups, n_group_used=hp.n_group_used,
+            n_group=hp.n_expert_groups, n_group_used=hp.n_group_used, activation=activation,
             shared=shared, shared_gate=gate, eps=hp.eps, residual_scale=residual_scale,
         )
         self.blocks.append(block)

@@ -42,6 +42,12 @@ cdef enum:
     UP = 1
     DOWN = 2
 
+cdef enum Activation:
+    SILU                    # silu(gate) * up
+    SWIGLU_OAI              # the clamped one of gpt-oss
+
+ACTIVATIONS = {"silu": SILU, "swiglu_oai": SWIGLU_OAI}
+
 cdef struct Bank:
     # One expert tensor: `one` describes expert 0, the others follow `stride` bytes apart.
     Linear one
@@ -72,6 +78,7 @@ cdef struct MoeState:
     Tier tiers[MAX_TIERS]
     bint has_shared
     DenseFfn shared
+    Activation activation   # of the routed experts
     int64_t group_pairs
     const MoeState *ahead[MAX_AHEAD]    # layers whose choice is guessed while this one runs
     int n_ahead
@@ -186,7 +193,7 @@ cdef bint gate_unit(const ExpertPlan *plan, const Group *g, int64_t n_rows, int6
 
 cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, const uint8_t **x,
                   const size_t *stride, float *tmp) noexcept nogil:
-    """hidden[pair] = silu(gate x) * (up x) for all pairs of the group. Ends with a barrier."""
+    """hidden[pair] = activation(gate x, up x) for all pairs of the group. Ends with a barrier."""
     cdef int64_t F = tier.bank[GATE].one.n_rows, ld = tier.bank[DOWN].one.n_in
     cdef int64_t n_r = even_chunk(F, row_chunk(p, F * (g.i1 - g.i0), p.n_tokens)), n_rc = (F + n_r - 1) // n_r
     cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, t, n_t
@@ -218,7 +225,10 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
         linear_chunk(p.isa, &up, u.r0, u.r1, n_t, x[UP] + <size_t>u.t0 * stride[UP], stride[UP],
                      tmp - u.r0, <size_t>n_r, next_w)
         for t in range(n_t):
-            p.isa.silu_mul(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
+            if s.activation == SWIGLU_OAI:
+                p.isa.swiglu_oai(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
+            else:
+                p.isa.silu_mul(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
     team_barrier(p.team)
 
 
@@ -463,6 +473,7 @@ cdef class MoeBlock(Block):
     shared : (gate, up, down) Weights or None
     shared_gate : Weight (1, E) or None
     residual_scale : float        of what is added to x
+    activation : {"silu", "swiglu_oai"}    of the routed experts
     """
     cdef readonly object tiers
     cdef readonly int il
@@ -470,7 +481,7 @@ cdef class MoeBlock(Block):
     def __init__(self, *, int il, int i_moe, Vector ffn_norm, Weight router, list tiers,
                  int n_expert_used, str gating="softmax", bint norm_topk=True, float weights_scale=1.0,
                  select_bias=None, int n_group=1, int n_group_used=1, shared=None, shared_gate=None,
-                 float residual_scale=1.0, norm_bias=None, float eps):
+                 float residual_scale=1.0, norm_bias=None, str activation="silu", float eps):
         cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
         if s == NULL:
             raise MemoryError
@@ -481,7 +492,7 @@ cdef class MoeBlock(Block):
         s.il, s.i_moe, s.n_embd, s.eps, s.residual_scale = il, i_moe, router.linear.n_in, eps, residual_scale
         s.norm = ffn_norm.data
         s.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
-        s.group_pairs = GROUP_PAIRS
+        s.group_pairs, s.activation = GROUP_PAIRS, ACTIVATIONS[activation]
         s.router[0], s.n_router = router.linear, 1
         s.formats = 1u << router.linear.type.x_format
         if shared_gate is not None:

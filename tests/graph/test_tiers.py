@@ -25,7 +25,7 @@ def split(tiny, path, counts):
 
 
 @pytest.mark.parametrize("counts", [(5, 3), (1, 6, 1), (2, 2, 2, 2)])
-@pytest.mark.parametrize("arch", ["qwen3moe", "qwen2moe", "olmoe", "llama"])
+@pytest.mark.parametrize("arch", ["qwen3moe", "qwen2moe", "olmoe", "llama", "gpt-oss"])
 def test_splitting_one_type_changes_no_byte(tmp_path, arch, counts):
     whole = write_tiny(tmp_path / "w.gguf", arch, n_expert=8, n_expert_used=3, quant="Q8_0")
     parts = split(whole, tmp_path / "p.gguf", counts)

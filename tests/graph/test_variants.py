@@ -16,12 +16,12 @@ def test_a_tied_head_is_the_embedding(tmp_path):  # B051
     assert logits(load(tied), TOKENS).tobytes() == logits(load(twice), TOKENS).tobytes()
 
 
-@pytest.mark.parametrize("arch", ["qwen3moe", "qwen2moe"])  # without and with biases
+@pytest.mark.parametrize("arch", ["qwen3moe", "qwen2moe", "gpt-oss"])  # without and with biases
 def test_fused_queries_keys_and_values(tmp_path, arch):  # B038
     apart = write_tiny(tmp_path / "apart.gguf", arch)
     tensors = {}
     for il in range(2):
-        for end in ("weight", "bias")[: 1 + (arch == "qwen2moe")]:
+        for end in ("weight", "bias")[: 1 + (arch != "qwen3moe")]:
             names = [f"blk.{il}.attn_{part}.{end}" for part in "qkv"]
             arrays, qtype = [apart.tensors[n][0] for n in names], apart.tensors[names[0]][1]
             tensors |= dict.fromkeys(names) | {f"blk.{il}.attn_qkv.{end}": (np.concatenate(arrays), qtype)}
@@ -54,6 +54,7 @@ def test_tensors_at_odd_offsets(tmp_path, settings):  # B100
 
 @pytest.mark.parametrize("arch, options", [
     ("llama", {}), ("llama", {"n_expert": 8}), ("qwen2moe", {}), ("qwen3moe", {"quant": "Q4_K"}), ("olmoe", {}),
+    ("gpt-oss", {}),
 ], ids=str)  # fmt: skip
 def test_what_a_pass_leaves_in_its_buffers_changes_nothing(tmp_path, arch, options):  # B079
     """A longer pass of other tokens, then one whose embedding is NaN, which reaches every buffer of a dense model."""

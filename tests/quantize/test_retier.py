@@ -39,7 +39,7 @@ def test_one_tier_in_the_same_order_is_the_same_file_of_tensors(tmp_path):
     assert tensors_of(tmp_path / "out.gguf") == tensors_of(tiny.path)
 
 
-@pytest.mark.parametrize("arch", ["qwen3moe", "qwen2moe", "olmoe"])
+@pytest.mark.parametrize("arch", ["qwen3moe", "qwen2moe", "olmoe", "gpt-oss"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_renumbered_experts_compute_the_same(tmp_path, arch, fused):
     tiny = make(tmp_path, arch, fused_gate_up=fused)

@@ -73,7 +73,7 @@ def test_smallest_cache_and_a_forced_one_below_it(path, expected):
 
 @pytest.mark.parametrize("changes", [
     {"fused_gate_up": True}, {"n_shards": 3}, {"n_expert": None, "tiers": [(40, "Q8_0"), (24, "Q4_K")]},
-    {"n_expert": [64, 12, 40]}, {"arch": "qwen2moe"},
+    {"n_expert": [64, 12, 40]}, {"arch": "qwen2moe"}, {"arch": "gpt-oss", "quants": {"_exps": "MXFP4"}},
 ], ids=str)  # fmt: skip
 def test_same_bytes_for_every_layout(tmp_path, changes):
     arch = changes.pop("arch", "qwen3moe")
