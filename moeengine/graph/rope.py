@@ -78,7 +78,7 @@ def text_factors(file, n_rot, freq_factors, *, interleaved):
 def original_context(file, n_ctx_train=0):
     """Positions the model was trained for before its context was stretched."""
     n_ctx_train = n_ctx_train or file.get_int(f"{file.architecture}.context_length", lo=1)
-    return file.get_int(f"{file.architecture}.rope.scaling.original_context_length", n_ctx_train, lo=0) or n_ctx_train
+    return file.get_int(f"{file.architecture}.rope.scaling.original_context_length", n_ctx_train, lo=0, hi=1 << 31) or n_ctx_train
 
 
 def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None):

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from moeengine import Engine
+from moeengine.cli import main
 from moeengine.errors import ConfigError
 from moeengine.graph import available
 from moeengine.loader.model_info import describe
 from moeengine.supply import available as supplies
-from tests.arch_models import ARCH_MODELS, prompt, weights_crc, write_arch
+from tests.arch_models import ARCH_MODELS, QType, prompt, weights_crc, write_arch
 from tests.graph.test_reference import load, logits
 from tests.kernels.isas import on_every_isa
-from tests.tiny import DENSE_ARCHS, MOE_ARCHS
+from tests.tiny import DENSE_ARCHS, MOE_ARCHS, write_gguf
 
 RECORDS = Path(__file__).parent / "archs"
 STREAM = dict(moe_mode="stream", dense_weights="anon", force_cache=True)
@@ -101,3 +102,13 @@ def test_a_session_keeps_to_its_side_of_the_original_context(tmp_path):
         engine.session(n_ctx=257).load(tmp_path / "long")
         with pytest.raises(ConfigError, match="kind of context"):
             short.load(tmp_path / "long")
+
+
+@pytest.mark.parametrize("name", ["mamba-moe", "../llama", "__init__", "llama.py", "x\x1b[31m"])
+def test_an_architecture_there_is_not(tmp_path, capsys, name):
+    """One line that names it and all there are. Names from a file are never imported."""
+    path = write_gguf(tmp_path / "m.gguf", name, {}, {"token_embd.weight": (np.zeros((4, 4), np.float32), QType.F32)})
+    assert main(["generate", "-m", str(path), "-p", "x"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1 and shown.err[:-1].isprintable()
+    assert repr(name) in shown.err and f"supported: {', '.join(available())}" in shown.err

@@ -2,10 +2,12 @@
 
 import math
 
+import gguf
 import pytest
 
 from moeengine import Engine
-from moeengine.errors import GGUFError
+from moeengine.errors import GGUFError, UnsupportedError
+from tests.arch_models import write_arch
 from tests.tiny import write_tiny
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
@@ -37,3 +39,23 @@ def test_the_table_breaks_one_thing_at_a_time(tmp_path):
     for arch in ("qwen3moe", "llama"):
         metadata = {f"{arch}.{name}": value for name, value in YARN.items()}
         Engine(write_tiny(tmp_path / "m.gguf", arch, n_expert=8, metadata=metadata).path, n_threads=1).close()
+
+
+@pytest.mark.parametrize("name, key, value, words", [
+    ("glm4moe-large", "rope.dimension_sections", [4, 6], "expected 3 or 4 counts"),
+    ("glm4moe-large", "rope.dimension_sections", [4, 6, -6, 0], "expected 3 or 4 counts"),
+    ("glm4moe", "leading_dense_block_count", 0, "blk.0.ffn_gate_inp.weight: missing"),
+    ("dots1", "expert_gating_func", 9, "9 is not supported.*softmax.*sigmoid"),
+    ("minimax-m2", "expert_gating_func", None, "expert_gating_func: not found"),
+    ("bailingmoe2", "expert_group_count", 5, "16 experts in 5 groups"),
+    ("bailingmoe2", "expert_group_used_count", 0, "0 groups used"),
+    ("bailingmoe2", "expert_used_count", 9, "9 experts used: 2 groups of 4"),
+    ("granitemoe", "logit_scale", None, "logit_scale.*not found"),
+    ("granitemoe", "logit_scale", 0.0, "logit_scale"),
+    ("phimoe", "rope.scaling.original_context_length", (2**64 - 1, gguf.GGUFValueType.UINT64), "original_context_length"),
+    ("phimoe", "rope.scaling.type", "su", "'su' is not supported.*longrope"),
+])  # fmt: skip
+def test_keys_of_single_architectures(tmp_path, name, key, value, words):
+    path = write_arch(tmp_path / "m.gguf", name, metadata={key: value}).path
+    with pytest.raises((GGUFError, UnsupportedError), match=words):
+        Engine(path, n_threads=1)

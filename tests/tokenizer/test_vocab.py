@@ -226,6 +226,30 @@ def test_end_of_generation_tokens(tmp_path):
     assert not tokenizer.is_special(260)
 
 
+FAMILIES = {  # control tokens, named roles, and those that end a generation in stock llama.cpp
+    "glm4": ("<|endoftext|> [MASK] [gMASK] <sop> <eop> <|user|> <|observation|> </think>", {"eos": 0, "eot": 5, "bos": 0},
+             "<|endoftext|> <|user|>"),
+    "minimax-m2": ("]!p~[ <fim_prefix> <fim_pad> <reponame> <filename> ]~!b[ ]~b] [e~[", {"bos": 5, "eos": 7},
+                   "<fim_pad> <reponame> [e~["),
+    "bailingmoe2": ("<|startoftext|> <|endoftext|> [CLS] [gMASK] <|role_end|>", {"bos": 0, "eos": 4}, "<|endoftext|> <|role_end|>"),
+    "hunyuan": ("<|startoftext|> <|bos|> <|eos|> <|pad|> <|endoftext|>", {"bos": 1, "eos": 2}, "<|eos|> <|endoftext|>"),
+    "qwen2": ("<|userprompt|> <|response|> <|endofresponse|> <|im_end|> [PAD]", {"eos": 2}, "<|endofresponse|> <|im_end|> [PAD]"),
+    "refact": ("<|end_of_text|> <fim_prefix> <fim_pad> <|start_of_role|> <|end_of_role|>", {"eos": 0}, "<|end_of_text|> <fim_pad>"),
+    "exaone-moe": ("[PAD] [BOS] [EOS] [UNK] <|endoftext|> <|endofturn|> [|endofturn|]", {"bos": 1, "eos": 6},
+                   "[PAD] [EOS] <|endoftext|> [|endofturn|]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pre", FAMILIES)
+@pytest.mark.parametrize("kind", [CONTROL, USER_DEFINED])
+def test_what_ends_a_generation_in_families_of_models(tmp_path, pre, kind):
+    names, roles, ends = FAMILIES[pre]
+    keys = {f"{role}_token_id": 256 + i for role, i in roles.items()}
+    tokenizer = byte_bpe(tmp_path, extra=[(name, kind) for name in names.split()], pre=pre, keys=keys)
+    assert {tokenizer.token_text(i) for i in tokenizer.eog_ids} == set(ends.split())
+    assert not tokenizer.add_bos
+
+
 def test_the_end_of_a_harmony_message_does_not_end_the_answer(tmp_path):
     names = ("<|return|>", "<|call|>", "<|end|>", "<|start|>", "<|channel|>", "<|message|>")
     tokenizer = byte_bpe(
