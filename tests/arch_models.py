@@ -156,6 +156,17 @@ def _gpt_oss():
     }, (layer,) * 3)  # fmt: skip
 
 
+def _exaone():
+    head = (*attention(norms="head"), *norm())
+    dense, moe = (*head, *gated(G)), (*head, *experts(shared=F, select_bias=True))
+    return ArchModel("exaone-moe", {
+        "attention.sliding_window": 40, "attention.sliding_window_pattern": [True, True, True, False, False],
+        "leading_dense_block_count": 2, "expert_shared_count": 1, "expert_shared_feed_forward_length": F,
+        "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_gating_func": 2, "rope.scaling.type": "none",
+        "nextn_predict_layers": 1,
+    }, (dense, dense, moe, moe, next_token_layer(*dense)))  # fmt: skip
+
+
 _QWEN = (*attention(norms="head"), *norm(), *experts())
 _MINIMAX = (*attention(norms="row"), *norm(), *experts(select_bias=True))
 _HUNYUAN = (*attention(norms="head"), *norm(), *experts(shared=G))
@@ -174,6 +185,7 @@ ARCH_MODELS = {
         {"feed_forward_length": F, "expert_shared_feed_forward_length": G, "expert_shared_count": 1}, (_HUNYUAN,) * 2, tied=True,
     ),
     "gpt-oss": _gpt_oss(),
+    "exaone-moe": _exaone(),
     "granitemoe": _granite(shared=0),
     "granitemoe-shared": _granite(shared=G),
     **_phi(),

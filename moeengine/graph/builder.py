@@ -23,6 +23,7 @@ from moeengine.loader.banks import check_counts, layer_banks
 
 MAX_COUNT = 1 << 24  # of heads, widths and experts
 GATING_FUNCS = {1: "softmax", 2: "sigmoid", 3: "softmax_topk"}  # expert_gating_func
+MAX_WINDOW = (1 << 31) - 1
 MAX_LAYERS = 1024  # far above every published model; bounds what a bad file can make us build
 
 
@@ -199,8 +200,25 @@ class Builder:
         self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope, scale=scale))
         self.sizes.largest(n_rot=hp.n_rot)
 
+    def windows(self, *, every):
+        """Keys that a query sees in each layer, 0 for all: list of int.
+
+        `attention.sliding_window` keys in the layers that `attention.sliding_window_pattern` names: a flag a layer, or
+        a number: all but the last of so many layers, 0 for all of them. every : the number where the file has none.
+        """
+        file, n_layer, key = self.file, self.hparams.n_layer, f"{self.hparams.arch}.attention.sliding_window"
+        window = file.get_int(key, lo=1, hi=MAX_WINDOW)
+        flags = file.get(f"{key}_pattern", None)
+        if isinstance(flags, np.ndarray):
+            if flags.dtype.kind not in "biu" or len(flags) < n_layer:
+                file.refuse(f"{key}_pattern", flags, f"{n_layer} flags, one a layer")
+        else:
+            every = file.get_int(f"{key}_pattern", every, lo=0)
+            flags = [every == 0 or il % every < every - 1 for il in range(n_layer)]
+        return [window if flag else 0 for flag in flags[:n_layer]]
+
     def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale_queries=False,
-                  window=0, sinks=False):
+                  window=0, sinks=False, with_rope=True):
         """Self-attention. head_norm: None, "head" (one weight a head value) or "row" (over all heads); scale_queries: the
         queries are scaled, not the scores; window: keys a query sees, 0 for all; sinks: a logit a head takes part in the
         softmax."""
@@ -222,7 +240,7 @@ class Builder:
             q_norm=self.tensors.vector(blk + "attn_q_norm.weight", width[0]) if width else None,
             k_norm=self.tensors.vector(blk + "attn_k_norm.weight", width[1]) if width else None,
             norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
-            n_rot=hp.n_rot, neox=neox, eps=hp.eps, scale=1.0 if scale_queries else scale,
+            n_rot=hp.n_rot if with_rope else 0, neox=neox, eps=hp.eps, scale=1.0 if scale_queries else scale,
             q_scale=scale if scale_queries else 1.0, kv_offset=self.sizes.kv_elements,
             norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
             sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,

@@ -3,12 +3,7 @@
 Source: llama.cpp, models/openai-moe.cpp.
 """
 
-import numpy as np
-
 from moeengine.errors import GGUFError, UnsupportedError
-
-PATTERN = 2  # one layer in so many sees all keys, where the file does not say
-MAX_WINDOW = (1 << 31) - 1
 
 
 def build(b):
@@ -20,28 +15,15 @@ def build(b):
     if b.file.get_float(key + "rope.freq_base_swa", base) != base:
         raise UnsupportedError(f"{b.file.files[0].path}: key {key}rope.freq_base_swa: another base for the layers with a "
                                "sliding window is not supported")
-    window = b.file.get_int(key + "attention.sliding_window", lo=1, hi=MAX_WINDOW)
+    windows = b.windows(every=2)
     n_ff_exp = b.file.get_per_layer(key + "expert_feed_forward_length", hp.n_layer, lo=1)
-    slides = sliding_layers(b.file, key + "attention.sliding_window_pattern", hp.n_layer)
     b.embed()
     for il in range(hp.n_layer):
-        b.attention(il, neox=True, sinks=True, window=window if slides[il] else 0)
+        b.attention(il, neox=True, sinks=True, window=windows[il])
         b.moe(il, norm_topk=False, gating="softmax_topk", expert_scales=False, n_ff_exp=n_ff_exp[il],
               norm="post_attention_norm", activation="swiglu_oai")
         require_biases(b, il)
     b.head()
-
-
-def sliding_layers(file, key, n_layer):
-    """Which layers have a sliding window: a flag a layer from the file; or all but the last of every `key` layers,
-    0 for all of them."""
-    if isinstance(file.get(key, None), np.ndarray):
-        flags = file.get_array(key)
-        if flags.dtype.kind not in "biu" or len(flags) < n_layer:
-            file.refuse(key, flags, f"{n_layer} flags, one a layer")
-        return [bool(flag) for flag in flags[:n_layer]]
-    every = file.get_int(key, PATTERN, lo=0)
-    return [every == 0 or il % every < every - 1 for il in range(n_layer)]
 
 
 def require_biases(b, il):
