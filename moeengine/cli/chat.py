@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from moeengine.cli import options, output
 from moeengine.errors import ContextOverflowError
+from moeengine.tokenizer.harmony import assistant_message
 
 HELP = "/clear begins anew, /help shows this, /exit or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -115,7 +116,7 @@ class Conversation:
             if not self._as_json:
                 output.write("\n")
             answer = stream.result
-            self._messages = [*asked, {"role": "assistant", "content": answer.text}]
+            self._messages = [*asked, assistant_message(self._engine.tokenizer, answer)]
         if self._as_json:
             output.json_line(asdict(answer))
         return answer
