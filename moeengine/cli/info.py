@@ -70,10 +70,11 @@ def _json_report(model_file, info, bad):
 
 
 def _text_report(model_file, info, bad):
+    from moeengine.graph import available
     from moeengine.loader.messages import escaped
 
     lines = [
-        _row("architecture", escaped(info.arch)),
+        _row("architecture", escaped(info.arch) + ("" if info.arch in available() else ", which is not supported")),
         _row("name", escaped(info.name)),
         _row(
             "file",

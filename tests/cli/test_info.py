@@ -12,7 +12,7 @@ from moeengine.loader.model_file import ModelFile
 from moeengine.loader.model_info import find_bad_blocks
 from moeengine.stats import shown_bytes
 from tests.tokenizer.vocabs import write_byte_bpe
-from tests.tiny import write_tiny
+from tests.tiny import QType, write_gguf, write_tiny
 
 
 def test_a_dense_model_has_no_experts(tmp_path, capsys):
@@ -20,6 +20,13 @@ def test_a_dense_model_has_no_experts(tmp_path, capsys):
     assert main(["info", str(tiny.path)]) == 0
     out = capsys.readouterr().out
     assert "architecture   llama" in out and "experts        none" in out
+
+
+def test_an_architecture_there_is_not_is_described_all_the_same(tmp_path, capsys):
+    metadata = {f"mamba-moe.{key}": 4 for key in ("block_count", "embedding_length", "attention.head_count")}
+    tensors = {"token_embd.weight": (np.zeros((4, 4), np.float32), QType.F32)}
+    assert main(["info", str(write_gguf(tmp_path / "a.gguf", "mamba-moe", metadata, tensors))]) == 0
+    assert "architecture   mamba-moe, which is not supported\n" in capsys.readouterr().out
 
 
 def test_info_prints_a_split_model_whole(tmp_path, capsys):
