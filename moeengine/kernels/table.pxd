@@ -57,6 +57,19 @@ cdef extern from "moe_table.h":
         const float *sink
         void *scratch
 
+    ctypedef struct moe_delta:
+        size_t dim
+        size_t n_rows
+        size_t n_tokens
+        float *state
+        const float *q
+        const float *k
+        float *v
+        size_t v_stride
+        const float *decay
+        const float *beta
+        float scale
+
     ctypedef struct moe_isa:
         const char *name
         const char *features
@@ -71,6 +84,10 @@ cdef extern from "moe_table.h":
         void (*silu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
+        void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y) noexcept nogil
+        void (*conv_silu)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride,
+                          float *y) noexcept nogil
+        void (*delta_rule)(const moe_delta *d) noexcept nogil
         void (*rope)(size_t n_rot, const float *cs, int neox, float *x) noexcept nogil
         void (*f32_to_f16)(size_t n, const float *x, uint16_t *y) noexcept nogil
         void (*f16_to_f32)(size_t n, const uint16_t *x, float *y) noexcept nogil

@@ -10,7 +10,7 @@ from posix.stdlib cimport posix_memalign
 
 import numpy as np
 
-from .table cimport MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_isa
+from .table cimport MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_delta, moe_isa
 
 KV_TILE = MOE_KV_TILE
 KV_SEGMENT = MOE_KV_SEGMENT
@@ -86,6 +86,46 @@ def swiglu_oai(const float[::1] gate, const float[::1] up):
     y = np.empty(gate.shape[0], np.float32)
     checked_isa().swiglu_oai(gate.shape[0], _in(gate), _in(up), _out(y))
     return y
+
+
+def sigmoid_mul(const float[::1] gate, const float[::1] x):
+    """x / (1 + e^-gate)"""
+    y = np.empty(gate.shape[0], np.float32)
+    checked_isa().sigmoid_mul(gate.shape[0], _in(gate), _in(x), _out(y))
+    return y
+
+
+def conv_silu(const float[:, ::1] x, const float[:, ::1] w):
+    """silu of the sum of x[i] * w[i] over i, the oldest row first; x, w : float32 (taps, C)."""
+    if x.shape[0] != w.shape[0] or x.shape[1] != w.shape[1] or not 1 <= x.shape[0] <= 16:
+        raise ValueError("x and w do not fit")
+    y = np.empty(x.shape[1], np.float32)
+    cdef const float *rows[16]
+    cdef Py_ssize_t i
+    if x.shape[1]:
+        for i in range(x.shape[0]):
+            rows[i] = &x[i, 0]
+        checked_isa().conv_silu(x.shape[1], x.shape[0], rows, &w[0, 0], w.shape[1], _out(y))
+    return y
+
+
+def delta_rule(const float[:, ::1] state, const float[:, ::1] q, const float[:, ::1] k, const float[:, ::1] v,
+               const float[::1] decay, const float[::1] beta, float scale):
+    """A head of a gated delta rule: (results float32 (T, R), new state float32 (R, D)).
+
+    state : float32 (R, D);  q, k : float32 (T, D);  v : float32 (T, R);  decay, beta : float32 (T,)
+    """
+    cdef moe_delta d
+    if (q.shape[0] != k.shape[0] or k.shape[0] != v.shape[0] or decay.shape[0] != v.shape[0] or beta.shape[0] != v.shape[0]
+            or q.shape[1] != state.shape[1] or k.shape[1] != state.shape[1] or v.shape[1] != state.shape[0]
+            or min(q.shape[0], state.shape[0], state.shape[1]) < 1):
+        raise ValueError("state, q, k, v, decay and beta do not fit")
+    out, new = np.array(v), np.array(state)
+    cdef float[:, ::1] out_view = out, new_view = new
+    d.dim, d.n_rows, d.n_tokens, d.v_stride, d.scale = state.shape[1], state.shape[0], v.shape[0], v.shape[1], scale
+    d.state, d.q, d.k, d.v, d.decay, d.beta = &new_view[0, 0], &q[0, 0], &k[0, 0], &out_view[0, 0], &decay[0], &beta[0]
+    checked_isa().delta_rule(&d)
+    return out, new
 
 
 def rope(const float[::1] x, const float[:, ::1] cs, bint neox):

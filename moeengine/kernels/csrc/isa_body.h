@@ -1,6 +1,7 @@
 /* The kernels of one instruction set, compiled with the vocabulary that was included before. */
 #include "moe_table.h"
 #include "ops.h"
+#include "delta_rule.h"
 #include "attention.h"
 #include "attention_f16.h"
 #include "quants/all.h"
@@ -18,6 +19,9 @@ const moe_isa MOE_ISA_SYMBOL = {
     .silu_mul = silu_mul,
     .gelu_mul = gelu_mul,
     .swiglu_oai = swiglu_oai,
+    .sigmoid_mul = sigmoid_mul,
+    .conv_silu = conv_silu,
+    .delta_rule = delta_rule,
     .rope = rope,
     .f32_to_f16 = f32_to_f16,
     .f16_to_f32 = f16_to_f32,

@@ -119,6 +119,26 @@ static inline size_t moe_attn_partial_floats(size_t head_dim_v) {
     return 16 + ((head_dim_v + 15) & ~(size_t)15);
 }
 
+/* Some rows of the state of one head of a gated delta rule, over the tokens of a chunk. For token after token, for
+ * each row s with its value v:
+ *   s = s * decay ; miss = (v - sum(s, k)) * beta ; s = fma(k, miss, s) ; v = sum(s, q) * scale
+ * sum: four sums of 16 lanes, that of elements 16 i .. 16 i + 15 is i % 4, fma, i ascending; then 0 + 2 and 1 + 3,
+ * both together, and the lanes as for F32 products above. A row sees no other, so any split of rows or tokens gives the
+ * same bytes. */
+typedef struct moe_delta {
+    size_t dim;          /* of a row, a key and a query, >= 1 */
+    size_t n_rows;       /* any count */
+    size_t n_tokens;     /* any count */
+    float *state;        /* n_rows rows of dim, one after the other; updated */
+    const float *q;      /* n_tokens rows of dim, one after the other */
+    const float *k;
+    float *v;            /* n_rows values a token, v_stride floats apart; replaced by the results */
+    size_t v_stride;
+    const float *decay;  /* n_tokens factors */
+    const float *beta;   /* n_tokens shares of the miss that are learnt */
+    float scale;
+} moe_delta;
+
 typedef struct moe_isa {
     const char *name;
     const char *features; /* comma separated names that cpu.c knows; all must be present */
@@ -142,6 +162,13 @@ typedef struct moe_isa {
     void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y);
     /* y = g * sigmoid(1.702 g) * (u + 1) of g = min(gate, 7), u = up within -7 .. 7 ; y may be gate or up */
     void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y);
+    /* y = x / (1 + e^-gate) ; y may be x or gate */
+    void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y);
+    /* y[c] = silu(sum of x[i][c] * w[i * w_stride + c]), fma from 0, i ascending: a causal convolution a channel, x[0] the
+     * oldest of n_taps rows. y is none of the rows. */
+    void (*conv_silu)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, float *y);
+    /* The whole of moe_delta. */
+    void (*delta_rule)(const moe_delta *d);
     /* rotate n_rot of head_dim values in place; cs = n_rot/2 pairs (cos, sin), already scaled.
      * neox: pair (i, i + n_rot/2); else pair (2i, 2i+1). */
     void (*rope)(size_t n_rot, const float *cs, int neox, float *x);
