@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import gguf
 import numpy as np
 
+from tests import hybrid
 from tests.tiny import Tiny, write_gguf
 from tests.tiny_weights import random_weights
 
@@ -167,6 +168,15 @@ def _exaone():
     }, (dense, dense, moe, moe, next_token_layer(*dense)))  # fmt: skip
 
 
+def _hybrid(arch, n_layer, n_nextn=0, **sizes):
+    """Gated delta nets, and every fourth layer attention."""
+    hp = hybrid.SIZES | dict(n_layer=n_layer, n_embd=E, n_vocab=V, n_ff=F, n_head=H, n_head_kv=K, head_dim=D, n_rot=D // 2) | sizes
+    rows = [tuple((name, shape, hybrid.kind(name)) for name, shape in hybrid.layer(arch, hp, il).items()) for il in range(n_layer)]
+    skipped = (next_token_layer(*rows[3]),) * n_nextn
+    return ArchModel(arch, hybrid.keys(arch, hp) | {"block_count": n_layer + n_nextn, "nextn_predict_layers": n_nextn},
+                     (*rows, *skipped))  # fmt: skip
+
+
 _QWEN = (*attention(norms="head"), *norm(), *experts())
 _MINIMAX = (*attention(norms="row"), *norm(), *experts(select_bias=True))
 _HUNYUAN = (*attention(norms="head"), *norm(), *experts(shared=G))
@@ -186,6 +196,8 @@ ARCH_MODELS = {
     ),
     "gpt-oss": _gpt_oss(),
     "exaone-moe": _exaone(),
+    "qwen35moe": _hybrid("qwen35moe", 8, n_nextn=1, dim=128),
+    "qwen3next": _hybrid("qwen3next", 4, dim=48, n_head_v=6, n_taps=3),
     "granitemoe": _granite(shared=0),
     "granitemoe-shared": _granite(shared=G),
     **_phi(),
@@ -211,7 +223,9 @@ def _values(rng, shape, kind, quant):
     if kind == "matrix":
         qtype = QType[quant]
         return random_weights(rng, shape, qtype, 1 / np.sqrt(shape[-1])), qtype
-    mean, std = {"norm": (1, 0.2), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4)}[kind]
+    if kind == "decay":
+        return hybrid.decay(rng, shape), QType.F32
+    mean, std = {"norm": (1, 0.2), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4), "conv": (0, 0.5)}[kind]
     return (mean + std * rng.standard_normal(shape)).astype(np.float32), QType.F32
 
 

@@ -1,9 +1,10 @@
-"""Records stock llama.cpp's logits of the models in tests/arch_models.py and tests/gpt_oss_models.py:
+"""Records stock llama.cpp's logits of the models in tests/arch_models.py, gpt_oss_models.py and hybrid.py:
 
     python tools/record_archs.py PEER [NAME ...]
 
 PEER is a Python, or a virtual environment, that has llama-cpp-python. One .npz a model goes to tests/graph/archs:
-float32 (T, V) `logits`, and the `crc` of the weights they belong to.
+float32 (T, V) `logits`, and the `crc` of the weights they belong to; of models with recurrent layers also `one_by_one`,
+logits of the same tokens in chunks of one.
 """
 
 import argparse
@@ -19,8 +20,10 @@ sys.path.insert(0, str(ROOT))
 from bench.peers import stock  # noqa: E402
 from tests.arch_models import ARCH_MODELS, CHUNKS, prompt, weights_crc, write_arch  # noqa: E402
 from tests.gpt_oss_models import GPT_OSS_MODELS, write_gpt_oss  # noqa: E402
+from tests.hybrid import HYBRID_MODELS, write_hybrid  # noqa: E402
 
 WRITERS = dict.fromkeys(ARCH_MODELS, write_arch) | dict.fromkeys(GPT_OSS_MODELS, write_gpt_oss)
+WRITERS |= dict.fromkeys(HYBRID_MODELS, write_hybrid)
 
 
 def main():
@@ -36,7 +39,11 @@ def main():
             peer.do("load", path=str(tiny.path), n_ctx=256, n_threads=1)
             saved = Path(temporary) / "logits.npy"
             peer.do("logits", tokens=prompt().tolist(), save_to=str(saved), ubatch=CHUNKS)
-            np.savez_compressed(folder / f"{name}.npz", logits=np.load(saved), crc=weights_crc(tiny))
+            found = {"logits": np.load(saved)}
+            if f"{tiny.arch}.ssm.state_size" in tiny.metadata:
+                peer.do("logits", tokens=prompt().tolist(), save_to=str(saved), ubatch=1)
+                found["one_by_one"] = np.load(saved)
+            np.savez_compressed(folder / f"{name}.npz", **found, crc=weights_crc(tiny))
             print(name)
 
 

@@ -1,10 +1,10 @@
-"""A timeline in a file: tokens and KV cache of a Session.
+"""A timeline in a file: tokens of a Session, its KV cache and, where the model has one, its recurrent state.
 
 offset  bytes  field
      0      8  magic "MOEKV001"
      8      4  n, little-endian
     12      n  JSON: model (fingerprint), n_tokens, n_kv, crc32 of what follows
-  12+n         tokens: n_tokens int32; keys and values: n_kv F16, in the context's own order
+  12+n         tokens: n_tokens int32; what the context keeps: n_kv uint16 in its own order (Context.kv_state)
 """
 
 import hashlib
@@ -24,7 +24,7 @@ MAX_HEADER_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class SavedTimeline:
-    """tokens : list of int; kv : uint16 (n_kv,), F16 bits as the context gave them."""
+    """tokens : list of int; kv : uint16 (n_kv,) as the context gave them."""
 
     tokens: list
     kv: np.ndarray

@@ -18,7 +18,7 @@ from moeengine.kernels.table import isa
 from moeengine.kernels.threads import Team
 from moeengine.loader.expert_map import check_map
 from moeengine.loader.model_file import ModelFile
-from moeengine.loader.model_info import kv_bytes_per_token
+from moeengine.loader.model_info import kv_bytes_per_token, recurrent_bytes
 from moeengine.machine import address_space_limit, default_n_threads
 from moeengine.stats import Counters
 from moeengine.supply import unused_settings
@@ -146,13 +146,17 @@ class Runtime:
         ------
         CancelledError               the context holds its first n_past tokens
         ClosedError, NumericError
+
+        Returns
+        -------
+        bool                         False: nothing was computed, and the context must be made ready first (n_ready)
         """
         work = functools.partial(context.forward, tokens, n_past, outputs, logits)
         with self._turns.take(call):
             self._admit(context)
             self._running = context
             try:
-                self._run(work, context, len(tokens), call, tick)
+                return self._run(work, context, n_past, len(tokens), call, tick)
             finally:
                 self._running = None
 
@@ -169,7 +173,7 @@ class Runtime:
             )
         self._contexts.add(context)
 
-    def _run(self, work, context, n_tokens, call, tick):
+    def _run(self, work, context, n_past, n_tokens, call, tick):
         start = time.perf_counter()
         while True:
             # after _running is set: a cancel() either is seen here or reaches the context
@@ -189,12 +193,15 @@ class Runtime:
                 if call.is_cancelled():
                     raise
                 # meant for a pass that ended just before
+                if context.n_ready(n_past) < n_past:
+                    return False
         seconds = time.perf_counter() - start
         if n_tokens == 1:
             self._last_step_s = seconds
         self.counters.count_forward(n_tokens, seconds)
         if self.config.moe_stats:
             self._log_nodes(n_tokens)
+        return True
 
     def _check_mapping(self):
         """SupplyError where weights read as zeros because the mapped file had lost their bytes."""
@@ -324,7 +331,8 @@ def _kv_bytes(model_file, config):
     """Bytes of one session's KV cache, before the model is built; 0 where the file does not say."""
     try:
         n_ctx_train = model_file.get_int(f"{model_file.architecture}.context_length", N_CTX_DEFAULT, lo=0)
-        return kv_bytes_per_token(model_file) * (config.n_ctx or min(n_ctx_train, N_CTX_DEFAULT))
+        return (kv_bytes_per_token(model_file) * (config.n_ctx or min(n_ctx_train, N_CTX_DEFAULT))
+                + recurrent_bytes(model_file))
     except GGUFError:
         return 0  # building the model says what is wrong with it
 

@@ -93,13 +93,14 @@ class Session:
             del self._tokens[n:]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the timeline and its KV cache to a file, whole or not at all.
+        """Write the timeline and what the model keeps of it to a file, whole or not at all.
 
         Raises
         ------
         OSError, ClosedError
         """
-        with self.work():
+        with self.work() as call:
+            self._make_ready(call)
             kv_file.save(path, self._runtime.model_file, self._tokens, self._context)
 
     def load(self, path: str | os.PathLike) -> None:
@@ -213,6 +214,7 @@ class Session:
             return self._append(generation.tokens[-1:], call)
         wanted = generation.prompt + generation.tokens
         n_reused = min(_common_prefix(self._tokens, wanted), len(wanted) - 1)
+        n_reused = self._context.n_ready(n_reused)
         logger.info(
             "prompt of %d tokens: %d reused, %d to compute",
             len(wanted),
@@ -263,12 +265,24 @@ class Session:
     def _forward(self, chunk, outputs, logits, call, tick=None):
         """One pass that appends `chunk`; see Runtime.forward."""
         context, n_past, watch = self._context, len(self._tokens), self._runtime.routing_callback
-        context.record_routing = watch is not None
         ids = np.array(chunk, np.int32)
-        self._runtime.forward(context, ids, n_past, outputs, logits, call, tick)
+        is_done = False
+        while not is_done:
+            self._make_ready(call)
+            context.record_routing = watch is not None
+            is_done = self._runtime.forward(context, ids, n_past, outputs, logits, call, tick)
         self._tokens += chunk
         if watch is not None and context.trace is not None:
             watch(n_past, chunk, context.trace)
+
+    def _make_ready(self, call):
+        """Compute again what the context needs before the timeline can go on: a recurrent state that has seen tokens which
+        were taken back, or a pass that broke off. The timeline stays as it is, whatever happens."""
+        context = self._context
+        context.record_routing = False
+        while (n := context.n_ready(len(self._tokens))) < len(self._tokens):
+            ids = np.array(self._tokens[n : n + self.n_ubatch], np.int32)
+            self._runtime.forward(context, ids, n, "none", None, call)
 
     # -- lifetime -----------------------------------------------------------------------------
 

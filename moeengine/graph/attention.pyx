@@ -6,6 +6,7 @@ many positions it has room for: memory comes in huge pages, and one would otherw
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from moeengine.graph.block cimport (
     Block, Linear, Pass, add_residual, biased_norm_rows, cancelled, linear, quantize_rows,
@@ -42,6 +43,7 @@ cdef struct Attention:
     const float *sinks          # (H,) or NULL
     int64_t kv_offset           # of this layer in the cache, in elements per position
     unsigned formats            # activation formats that q, k and v need
+    bint with_gate              # q has a gate of the result behind every head
 
 
 cdef void cache_of(const Attention *a, const Pass *p, int64_t head, uint16_t **k, uint16_t **v) noexcept nogil:
@@ -213,6 +215,32 @@ cdef void attend_split(const Attention *a, Pass *p, int ith) noexcept nogil:
     team_barrier(p.team)
 
 
+cdef void part_gates(const Attention *a, Pass *p) noexcept nogil:
+    """p.q = the queries of p.wide (T, H, 2, Dk), which keeps the gates. Ends with a barrier."""
+    cdef int64_t t, h, D = a.head_dim_k, H = a.n_head
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        for h in range(H):
+            memcpy(p.q + (t * H + h) * D, p.wide + (t * H + h) * 2 * D, <size_t>D * sizeof(float))
+    team_barrier(p.team)
+
+
+cdef void apply_gates(const Attention *a, Pass *p) noexcept nogil:
+    """p.attn *= sigmoid(gates). Ends with a barrier."""
+    cdef int64_t t, h, D = a.head_dim_v, H = a.n_head
+    cdef float *y
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        for h in range(H):
+            y = p.attn + (t * H + h) * D
+            p.isa.sigmoid_mul(<size_t>D, p.wide + ((t * H + h) * 2 + 1) * D, y, y)
+    team_barrier(p.team)
+
+
 cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const Attention *a = <const Attention *>state
     cdef int64_t T = p.n_tokens
@@ -228,10 +256,12 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         f = a.qkv[i].type.x_format
         x[i] = p.xq[f]
         x_stride[i] = moe_x_row_bytes(p.isa, f, <size_t>a.n_embd)
-    out[0] = p.q
+    out[0] = p.wide if a.with_gate else p.q
     out[1] = p.k
     out[2] = p.v
     linear(p, a.qkv, 3, x, x_stride, out, T)
+    if a.with_gate:
+        part_gates(a, p)
 
     if a.norm_whole_row:
         norm_whole_rows(a, p)
@@ -240,6 +270,8 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         attend_split(a, p, ith)
     else:
         attend_all(a, p, ith)
+    if a.with_gate:
+        apply_gates(a, p)
 
     f = a.wo.type.x_format
     quantize_rows(p, p.attn, T, a.n_head * a.head_dim_v, <size_t>(a.n_head * a.head_dim_v), f, p.aq)
@@ -267,12 +299,15 @@ cdef class AttentionBlock(Block):
     kv_offset : int                elements a position of all earlier layers in the cache
     window : int                   keys a query sees, its own included; 0: all before it
     sinks : Vector (H,) or None    a logit a head that takes part in the softmax without a value
+    with_gate : bool               q is (H * 2 * Dk, E): a gate, whose sigmoid the result is multiplied with, follows every
+                                   head; Dv is Dk
     """
 
     def __init__(self, *, Vector attn_norm, Weight q, Weight k, Weight v, Weight o, q_norm, k_norm,
                  bint norm_whole_row, int n_head, int n_head_kv, int head_dim_k, int head_dim_v,
                  int n_rot, bint neox, float eps, float scale, int64_t kv_offset, bint norm_after_rope=False,
-                 norm_bias=None, float q_scale=1.0, float residual_scale=1.0, int64_t window=0, sinks=None):
+                 norm_bias=None, float q_scale=1.0, float residual_scale=1.0, int64_t window=0, sinks=None,
+                 bint with_gate=False):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
         cdef Attention *a = <Attention *>calloc(1, sizeof(Attention))
@@ -290,6 +325,7 @@ cdef class AttentionBlock(Block):
         a.q_norm = (<Vector?>q_norm).data if q_norm is not None else NULL
         a.k_norm = (<Vector?>k_norm).data if k_norm is not None else NULL
         a.norm_whole_row, a.norm_after_rope = norm_whole_row, norm_after_rope
+        a.with_gate = with_gate
         a.window, a.sinks = window, (<Vector?>sinks).data if sinks is not None else NULL
         a.formats = 0
         for i in range(3):

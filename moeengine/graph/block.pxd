@@ -40,6 +40,8 @@ cdef struct Pass:
     float *v                   # (T, K*Dv)
     float *attn                # (T, H*Dv) attention result; the same memory as q where Dv == Dk
     uint8_t *aq                # (T, row) quantized attention result
+    float *wide                # queries with their gates, or heads of a delta net and their gates
+    float *recurrent           # state of the recurrent layers of the timeline, as of n_past tokens
     float *hidden              # FFN hidden rows
     uint8_t *hq                # quantized hidden rows
     uint8_t *gx                # gathered activation rows of one group of experts

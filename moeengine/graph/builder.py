@@ -69,6 +69,7 @@ class Sizes:
     head_dim_k: int = 0
     head_dim_v: int = 0
     n_rot: int = 0
+    n_wide: int = 0
     n_ff: int = 0
     n_ff_exp: int = 0
     n_expert: int = 0
@@ -82,6 +83,7 @@ class Sizes:
     ff_exp_rows: set = field(default_factory=set)
     gather_rows: set = field(default_factory=set)
     kv_elements: int = 0  # F16 values a position
+    n_recurrent: int = 0  # float32 values of the recurrent layers' state
     kv_layers: list = field(default_factory=list)  # (n_head_kv, head_dim_k, head_dim_v)
 
     def largest(self, **values):
@@ -218,17 +220,21 @@ class Builder:
         return [window if flag else 0 for flag in flags[:n_layer]]
 
     def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale_queries=False,
-                  window=0, sinks=False, with_rope=True):
+                  window=0, sinks=False, with_rope=True, with_gate=False):
         """Self-attention. head_norm: None, "head" (one weight a head value) or "row" (over all heads); scale_queries: the
         queries are scaled, not the scores; window: keys a query sees, 0 for all; sinks: a logit a head takes part in the
-        softmax."""
+        softmax; with_gate: every head of q has a gate of its result behind it."""
         hp, blk = self.hparams, f"blk.{il}."
         E, H, K, Dk, Dv = hp.n_embd, hp.n_head[il], hp.n_head_kv[il], hp.head_dim_k, hp.head_dim_v
+        n_q = H * Dk * (2 if with_gate else 1)
+        if with_gate and Dk != Dv:
+            raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.attention.value_length: found {Dv}, expected {Dk} as "
+                            f"{hp.arch}.attention.key_length")
         if self.tensors.has(blk + "attn_qkv.weight"):
-            qkv = self.matrix(blk + "attn_qkv.weight", H * Dk + K * Dk + K * Dv, E)
-            q, k, v = qkv.rows(0, H * Dk), qkv.rows(H * Dk, K * Dk), qkv.rows(H * Dk + K * Dk, K * Dv)
+            qkv = self.matrix(blk + "attn_qkv.weight", n_q + K * Dk + K * Dv, E)
+            q, k, v = qkv.rows(0, n_q), qkv.rows(n_q, K * Dk), qkv.rows(n_q + K * Dk, K * Dv)
         else:
-            q = self.matrix(blk + "attn_q.weight", H * Dk, E)
+            q = self.matrix(blk + "attn_q.weight", n_q, E)
             k = self.matrix(blk + "attn_k.weight", K * Dk, E)
             v = self.matrix(blk + "attn_v.weight", K * Dv, E)
         o = self.matrix(blk + "attn_output.weight", E, H * Dv)
@@ -244,9 +250,11 @@ class Builder:
             q_scale=scale if scale_queries else 1.0, kv_offset=self.sizes.kv_elements,
             norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
             sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,
+            with_gate=with_gate,
         ))
         self.normed(q, k, v)
         self.sizes.largest(n_head=H, n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
+        self.sizes.largest(n_wide=n_q if with_gate else 0)
         self.sizes.attn_rows.add((o.x_format, H * Dv))
         self.sizes.kv_elements += K * (Dk + Dv)
         self.sizes.kv_layers.append((K, Dk, Dv))

@@ -18,6 +18,7 @@ from moeengine.graph.block cimport (
     ROW_CHUNK, X_CHUNK_ROWS, block_fn,
 )
 from moeengine.graph.attention cimport Q_ROWS, SPLIT_TOKENS
+from moeengine.graph.recurrent cimport RecurrentState
 from moeengine.kernels.table cimport (
     MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, checked_isa, moe_attn_partial_floats, moe_isa, moe_x_row_bytes,
 )
@@ -156,8 +157,8 @@ cdef class Model:
         return Context(self, n_ctx, n_ubatch, team)
 
     def kv_bytes(self, n_ctx):
-        """Bytes of a KV cache for n_ctx positions."""
-        return self.sizes.kv_elements * 2 * whole_tiles(n_ctx)
+        """Bytes that a timeline of n_ctx positions keeps: keys and values, and the recurrent state with its copy."""
+        return self.sizes.kv_elements * 2 * whole_tiles(n_ctx) + 2 * 4 * self.sizes.n_recurrent
 
     def scratch_bytes(self, n_ctx, n_ubatch, n_threads):
         """Bytes of scratch for chunks of n_ubatch tokens on n_threads threads."""
@@ -190,6 +191,7 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     p.k = <float *>take(base, &at, T * <size_t>sizes.n_k * 4)
     p.v = <float *>take(base, &at, T * <size_t>sizes.n_v * 4)
     p.aq = take(base, &at, T * largest_row(isa, sizes.attn_rows))
+    p.wide = <float *>take(base, &at, T * <size_t>sizes.n_wide * 4)
     p.hidden = <float *>take(base, &at, max(T * 2 * <size_t>sizes.n_ff, group * <size_t>sizes.n_ff_exp) * 4)
     p.hq = take(base, &at, max(T * largest_row(isa, sizes.ff_rows), group * largest_row(isa, sizes.ff_exp_rows)))
     p.gx = take(base, &at, group * <size_t>sizes.gather_formats * largest_row(isa, sizes.gather_rows))
@@ -286,6 +288,8 @@ cdef class Context:
     cdef void *scratch
     cdef void *cache
     cdef size_t scratch_bytes, cache_bytes
+    cdef size_t kv_bytes              # the beginning of the cache; the recurrent state follows
+    cdef readonly RecurrentState recurrent
     cdef int cancel_flag
 
     def __cinit__(self):
@@ -306,6 +310,9 @@ cdef class Context:
         self.cache_bytes = max(64, model.kv_bytes(n_ctx))
         self.cache = reserve(self.cache_bytes)
         self.p.kv = <uint16_t *>self.cache
+        self.kv_bytes = model.sizes.kv_elements * 2 * whole_tiles(n_ctx)     # whole tiles: a multiple of 64
+        self.p.recurrent = <float *>(<uint8_t *>self.cache + self.kv_bytes)
+        self.recurrent = RecurrentState.new(self.p.recurrent, model.sizes.n_recurrent)
         self.p.team, self.p.n_ctx = team.team, n_ctx
         self.p.cancel = &self.cancel_flag
         cdef int n = len(model.blocks)
@@ -366,6 +373,7 @@ cdef class Context:
         self.p.tokens, self.p.n_tokens, self.p.n_past = &tokens[0], T, n_past
         self.p.error = 0
         self.trace_buffer(T)
+        self.recurrent.begin(n_past, T)
         self.job.at = 0
         cdef bint alone = self.model.sizes.weights_per_token * T < self.alone_below
         if T <= CROWDED_TOKENS and not self.model.has_readers and team_is_crowded(self.p.team):
@@ -380,6 +388,12 @@ cdef class Context:
             raise CancelledError(f"cancelled; {n_past} tokens of the timeline are kept")
         if self.p.error:
             raise self.failure()
+        self.recurrent.end(n_past + T)
+
+    def n_ready(self, int64_t n_past):
+        """How many of the first n_past tokens need not be computed again before a chunk can follow them: all, unless the
+        model has a recurrent state that is of other tokens."""
+        return self.recurrent.n_ready(n_past)
 
     def trace_buffer(self, T):
         """Makes room for the routing of T tokens where it is asked for."""
@@ -422,16 +436,25 @@ cdef class Context:
         return {"kv": self.cache_bytes, "scratch": self.scratch_bytes}
 
     def kv_state(self, int64_t n_past):
-        """Keys and values of the first n_past positions: a copy, uint16 (F16 bits) (n_past * elements,), head after head."""
+        """What the timeline keeps of its first n_past tokens: a copy, uint16 (n,). Keys and values as F16 bits, head after
+        head; then the recurrent state, where there is one, which must be of n_past tokens (ConfigError): halves of float32."""
         n_tiles = whole_tiles(n_past) // MOE_KV_TILE
         heads = [head[:n_tiles].reshape(n_tiles * MOE_KV_TILE, head.shape[2])[:n_past] for head in self._kv_heads()]
+        if n_past and self.recurrent.n:
+            if self.recurrent.n_live != n_past:
+                raise ConfigError(f"n_past: found {n_past}, expected {self.recurrent.n_live}, the tokens of the recurrent state")
+            heads.append(self._recurrent_values())
         return np.concatenate([head.reshape(-1) for head in heads] or [np.empty(0, np.uint16)])
 
     def set_kv_state(self, state, int64_t n_past):
         """Put back what `kv_state` gave. ConfigError when the size does not fit."""
-        if not 0 <= n_past <= self.n_ctx or state.size != n_past * self.model.sizes.kv_elements:
+        n_recurrent = 2 * self.recurrent.n if n_past else 0
+        if not 0 <= n_past <= self.n_ctx or state.size != n_past * self.model.sizes.kv_elements + n_recurrent:
             raise ConfigError(f"KV state: found {state.size} values for {n_past} positions, expected "
-                              f"{n_past * self.model.sizes.kv_elements} and at most {self.n_ctx} positions")
+                              f"{n_past * self.model.sizes.kv_elements + n_recurrent} and at most {self.n_ctx} positions")
+        if n_recurrent:
+            self._recurrent_values()[:] = state[state.size - n_recurrent:]
+        self.recurrent.replaced(n_past)
         at = 0
         for head in self._kv_heads():
             dim = head.shape[2]
@@ -440,9 +463,14 @@ cdef class Context:
                 head[i // MOE_KV_TILE, :n] = state[at:at + n * dim].reshape(n, dim)
                 at += n * dim
 
+    def _recurrent_values(self):
+        """The recurrent state as a writable view, uint16 (2 n,)."""
+        cdef uint16_t[::1] view = <uint16_t[:2 * self.recurrent.n]><uint16_t *>self.p.recurrent
+        return np.asarray(view)
+
     def _kv_heads(self):
         """Every layer's heads of keys, then of values, as writable views (tiles, MOE_KV_TILE, head_dim)."""
-        cdef uint16_t[::1] view = <uint16_t[:self.cache_bytes // 2]>self.p.kv
+        cdef uint16_t[::1] view = <uint16_t[:max(self.kv_bytes, 64) // 2]>self.p.kv
         if self.model.sizes.kv_elements == 0:
             return
         tiles, at = np.asarray(view).reshape(-1, self.p.kv_tile_stride), 0

@@ -449,7 +449,7 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         if t < 0:
             break
         if s.has_shared:
-            gate = 1.0 / (1.0 + expf(-p.shared_gate[t])) if s.n_router == 2 else 1.0
+            gate = <float>1 / (<float>1 + expf(-p.shared_gate[t])) if s.n_router == 2 else 1
             p.isa.scale(<size_t>E, gate, p.norm + t * E, p.norm + t * E)
             p.isa.add(<size_t>E, p.out + t * E, p.norm + t * E, p.out + t * E)
         if s.residual_scale != 1:

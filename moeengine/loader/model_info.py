@@ -90,7 +90,7 @@ def describe(model_file, n_ctx=None):
     n_ctx = n_ctx or min(n_ctx_train or N_CTX_DEFAULT, N_CTX_DEFAULT)
     experts = _experts(model_file, arch)
     dense, row = _dense_bytes(model_file)
-    kv = n_ctx * kv_bytes_per_token(model_file)
+    kv = n_ctx * kv_bytes_per_token(model_file) + recurrent_bytes(model_file)
     expert_token = experts.token_bytes if experts else 0
     expert_total = experts.total_bytes if experts else 0
     return ModelInfo(
@@ -168,7 +168,22 @@ def kv_bytes_per_token(model_file):
     k = model_file.get_int(f"{arch}.attention.key_length", head_dim, lo=0)
     v = model_file.get_int(f"{arch}.attention.value_length", head_dim, lo=0)
     n_nextn = model_file.get_int(f"{arch}.nextn_predict_layers", 0, lo=0)
-    return KV_BYTES * (k + v) * sum(n_head_kv[: max(0, n_layer - n_nextn)])
+    return KV_BYTES * (k + v) * sum(n for il, n in enumerate(n_head_kv[: max(0, n_layer - n_nextn)]) if not _is_recurrent(model_file, il))
+
+
+def recurrent_bytes(model_file):
+    """Bytes of the state, and of a copy of it, that a timeline keeps for layers without keys and values; 0 without any."""
+    arch, n = model_file.architecture, 0
+    for il in range(model_file.get_int(f"{arch}.block_count", lo=0, hi=1 << 16)):
+        if _is_recurrent(model_file, il):
+            shape = model_file.tensors[f"blk.{il}.ssm_conv1d.weight"].shape
+            n += math.prod(shape) - shape[0]
+            n += model_file.get_int(f"{arch}.ssm.inner_size", lo=0) * model_file.get_int(f"{arch}.ssm.state_size", lo=0)
+    return 2 * 4 * n
+
+
+def _is_recurrent(model_file, il):
+    return f"blk.{il}.ssm_conv1d.weight" in model_file.tensors
 
 
 def find_bad_blocks(model_file, progress=None):

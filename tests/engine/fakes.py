@@ -109,6 +109,9 @@ class FakeContext:
     def cancel(self):
         self._is_cancelled = True
 
+    def n_ready(self, n_past):
+        return n_past
+
     def kv_state(self, n_past):
         return np.array(self.held[:n_past], np.uint16)
 

@@ -15,6 +15,7 @@ from moeengine.quantize.retier import parse_tiers, retier
 from moeengine.supply import available as supplies
 from tests.arch_models import ARCH_MODELS, QType, prompt, weights_crc, write_arch
 from tests.graph.test_reference import load, logits
+from tests.hybrid import HYBRID_MODELS
 from tests.kernels.isas import on_every_isa
 from tests.tiny import DENSE_ARCHS, MOE_ARCHS, write_gguf
 
@@ -46,18 +47,20 @@ def whole(tiny):
 
 
 def test_every_architecture_has_a_test():
-    assert set(available()) == {model.arch for model in ARCH_MODELS.values()} | set(DENSE_ARCHS) | set(MOE_ARCHS)
+    recorded = {model.arch for model in ARCH_MODELS.values()} | {arch for arch, _ in HYBRID_MODELS.values()}
+    assert set(available()) == recorded | set(DENSE_ARCHS) | set(MOE_ARCHS)
 
 
 def test_logits_equal_stock(tmp_path, name):
     """Float weights: one activation that rounds differently would be seen in all that follows. What is left is such a
-    rounding of a key or value to F16, which few positions suffer."""
+    rounding of a key or value to F16, which few positions suffer, more in more layers."""
     tiny = write_arch(tmp_path / "m.gguf", name, quant="F32")
     record = np.load(RECORDS / f"{name}.npz")
     assert weights_crc(tiny) == record["crc"], "other weights than were recorded; see tools/record_archs.py"
-    got, want = logits(load(tiny), prompt(), n_ubatch=512, n_ctx=256), record["logits"].astype(np.float64)
+    model = load(tiny)
+    got, want = logits(model, prompt(), n_ubatch=512, n_ctx=256), record["logits"].astype(np.float64)
     error = ((got - want) ** 2).mean(-1) / want.var(-1)
-    assert np.median(error) < 1e-9 and error.max() < 1e-7
+    assert np.median(error) < 1e-9 * max(1, len(model.blocks) / 10) and error.max() < 1e-7
     assert (got.argmax(-1) == want.argmax(-1)).all()
 
 

@@ -1,0 +1,12 @@
+"""qwen35: dense Qwen 3.5; layers as in qwen35moe, without experts."""
+
+from moeengine.graph import hybrid
+
+
+def build(b):
+    mix = hybrid.mixer(b)
+    b.embed(sections="interleaved")
+    for il in range(b.hparams.n_layer):
+        mix(il)
+        b.ffn(il, norm="post_attention_norm")
+    b.head()

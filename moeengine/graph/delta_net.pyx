@@ -1,0 +1,216 @@
+"""A gated delta net in the place of attention: norm, projections, causal convolution, delta rule, gated norm, output.
+
+What a layer knows of the tokens before a chunk is a state of fixed size (Pass.recurrent): the last projections, which
+the convolution needs, and a matrix a head. It is changed in place and belongs to exactly as many tokens as it has seen.
+A unit of work is a head, or some rows of one; its tokens follow one another, so no cut of a prompt shows in the result.
+
+Between convolution and output norm, queries, keys and values lie head after head, each (T, dim), in Pass.wide: rows of
+one head would otherwise be so far apart that they throw each other out of a cache.
+"""
+from libc.math cimport expf, logf, sqrtf
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from moeengine.graph.block cimport Block, Linear, Pass, add_residual, cancelled, linear, norm_rows
+from moeengine.graph.weights cimport Vector, Weight
+from moeengine.kernels.table cimport moe_delta, moe_x_row_bytes
+from moeengine.kernels.threads cimport team_barrier, team_claim
+
+cdef enum:
+    MAX_TAPS_ = 16
+    UNIT_ROWS = 32        # of a head's state, a unit of work
+MAX_TAPS = MAX_TAPS_
+
+
+cdef struct DeltaNet:
+    int64_t n_embd, n_head_k, n_head_v, dim, n_taps
+    bint by_group               # value heads of one key head are neighbours, beta and alpha come group by group
+    int n_in
+    float eps
+    const float *attn_norm      # (E,)
+    Linear projections[4]       # q, k and v; z; then beta and alpha, or both in one
+    const float *conv           # (taps, channels)
+    const float *dt_bias        # (Hv,)
+    const float *a              # (Hv,), negative
+    const float *norm           # (dim,)
+    Linear out
+    int64_t state_offset        # of this layer in Pass.recurrent, floats
+    unsigned formats
+
+
+cdef inline int64_t channels(const DeltaNet *d) noexcept nogil:
+    return (2 * d.n_head_k + d.n_head_v) * d.dim
+
+
+cdef void convolve_head(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
+    """Convolution and SiLU of one of the query, key and value heads, all tokens, into p.wide; norms queries and keys to
+    length 1; keeps the last projections for the next chunk."""
+    cdef int64_t C = channels(d), T = p.n_tokens, before = d.n_taps - 1, c = head * d.dim, t, i, r
+    cdef float *kept = p.recurrent + d.state_offset + c         # (taps - 1, C), the oldest first
+    cdef float *y = p.wide + head * T * d.dim
+    cdef const float *x[MAX_TAPS_]
+    cdef float norm = <float>1 / sqrtf(<float>d.dim)
+    for t in range(T):
+        for i in range(d.n_taps):
+            r = t - before + i
+            x[i] = kept + (before + r) * C if r < 0 else p.q + r * C + c
+        p.isa.conv_silu(<size_t>d.dim, <size_t>d.n_taps, x, d.conv + c, <size_t>C, y)
+        if head < 2 * d.n_head_k:       # x / max(|x|, eps), the way llama.cpp computes it
+            p.isa.rms_norm(<size_t>d.dim, y, NULL, d.eps / <float>d.dim, y)
+            p.isa.scale(<size_t>d.dim, norm, y, y)
+        y += d.dim
+    for i in range(before):
+        r = T - before + i
+        memcpy(kept + i * C, kept + (before + r) * C if r < 0 else p.q + r * C + c, <size_t>d.dim * 4)
+
+
+cdef float *gates_of(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
+    """(2, T): what a value head keeps of its state, and what share of the miss it learns, for every token."""
+    return p.wide + (channels(d) + 2 * head) * p.n_tokens
+
+
+cdef void gate_head(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
+    cdef int64_t T = p.n_tokens, group = d.n_head_v // d.n_head_k, stride = d.n_head_v, t
+    cdef const float *beta = p.k + head
+    cdef const float *alpha = p.k + T * d.n_head_v + head
+    cdef float *gates = gates_of(d, p, head)
+    cdef float x
+    if d.by_group:
+        stride = 2 * d.n_head_v
+        beta = p.k + head // group * 2 * group + head % group
+        alpha = beta + group
+    for t in range(T):
+        x = alpha[t * stride] + d.dt_bias[head]
+        x = x if x > <float>20 else logf(<float>1 + expf(x))       # softplus
+        gates[t] = expf(x * d.a[head])
+        gates[T + t] = <float>1 / (<float>1 + expf(-beta[t * stride]))
+
+
+cdef void convolve(const DeltaNet *d, Pass *p) noexcept nogil:
+    cdef int64_t n_qk = 2 * d.n_head_k, unit
+    while True:
+        unit = team_claim(p.team, n_qk + d.n_head_v)
+        if unit < 0:
+            break
+        if cancelled(p):
+            continue
+        convolve_head(d, p, unit)
+        if unit >= n_qk:
+            gate_head(d, p, unit - n_qk)
+    team_barrier(p.team)
+
+
+cdef void run_rule(const DeltaNet *d, Pass *p) noexcept nogil:
+    """Values in p.wide become the heads' results."""
+    cdef int64_t T = p.n_tokens, D = d.dim, n_parts = (D + UNIT_ROWS - 1) // UNIT_ROWS, unit, head, head_k, row
+    cdef float *state = p.recurrent + d.state_offset + (d.n_taps - 1) * channels(d)
+    cdef moe_delta m
+    m.dim = <size_t>D
+    m.n_tokens = <size_t>T
+    m.v_stride = <size_t>D
+    m.scale = <float>1 / sqrtf(<float>D)
+    while True:
+        unit = team_claim(p.team, d.n_head_v * n_parts)
+        if unit < 0:
+            break
+        if cancelled(p):
+            continue
+        head, row = unit // n_parts, unit % n_parts * UNIT_ROWS
+        head_k = head // (d.n_head_v // d.n_head_k) if d.by_group else head % d.n_head_k
+        m.n_rows = <size_t>min(<int64_t>UNIT_ROWS, D - row)
+        m.state = state + (head * D + row) * D
+        m.q = p.wide + head_k * T * D
+        m.k = p.wide + (d.n_head_k + head_k) * T * D
+        m.v = p.wide + (2 * d.n_head_k + head) * T * D + row
+        m.decay = gates_of(d, p, head)
+        m.beta = m.decay + T
+        p.isa.delta_rule(&m)
+    team_barrier(p.team)
+
+
+cdef void gated_norms(const DeltaNet *d, Pass *p) noexcept nogil:
+    """p.attn = norm(results) * silu(z), token after token; quantized for the output projection."""
+    cdef int64_t T = p.n_tokens, D = d.dim, n = d.n_head_v * D, t, head
+    cdef int f = d.out.type.x_format
+    cdef size_t row_bytes = moe_x_row_bytes(p.isa, f, <size_t>n)
+    cdef float *y
+    while True:
+        t = team_claim(p.team, T)
+        if t < 0:
+            break
+        y = p.attn + t * n
+        for head in range(d.n_head_v):
+            p.isa.rms_norm(<size_t>D, p.wide + ((2 * d.n_head_k + head) * T + t) * D, d.norm, d.eps, y + head * D)
+            p.isa.silu_mul(<size_t>D, p.v + t * n + head * D, y + head * D, y + head * D)
+        p.isa.x[f].quantize_row(<size_t>n, y, p.aq + <size_t>t * row_bytes)
+    team_barrier(p.team)
+
+
+cdef void delta_net_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
+    cdef const DeltaNet *d = <const DeltaNet *>state
+    cdef int64_t T = p.n_tokens, E = d.n_embd
+    cdef const uint8_t *x[4]
+    cdef size_t x_stride[4]
+    cdef float *out[4]
+    cdef int i, f
+    norm_rows(p, d.attn_norm, d.eps, d.formats, E)
+    for i in range(d.n_in):
+        f = d.projections[i].type.x_format
+        x[i] = p.xq[f]
+        x_stride[i] = moe_x_row_bytes(p.isa, f, <size_t>E)
+    out[0] = p.q
+    out[1] = p.v
+    out[2] = p.k
+    out[3] = p.k + T * d.n_head_v
+    linear(p, d.projections, d.n_in, x, x_stride, out, T)
+
+    convolve(d, p)
+    run_rule(d, p)
+    gated_norms(d, p)
+
+    f = d.out.type.x_format
+    x[0] = p.aq
+    x_stride[0] = moe_x_row_bytes(p.isa, f, <size_t>(d.n_head_v * d.dim))
+    out[0] = p.out
+    linear(p, &d.out, 1, x, x_stride, out, T)
+    add_residual(p, E, 1)
+
+
+cdef class DeltaNetBlock(Block):
+    """x += out(norm(delta_rule(q, k, v, gates)) * silu(z)), all of them projections of norm(x).
+
+    Parameters
+    ----------
+    attn_norm : Vector (E,)
+    qkv, z : Weight            ((2 Hk + Hv) dim, E), (Hv dim, E)
+    gates : list of Weight     beta and alpha, each (Hv, E); with by_group one (2 Hv, E), a group's beta before its alpha
+    conv : Vector              (taps, (2 Hk + Hv) dim)
+    dt_bias, a : Vector (Hv,)  of alpha; factor of the softplus of both
+    norm : Vector (dim,)
+    out : Weight (E, Hv dim)
+    by_group : bool            a key head serves Hv / Hk value heads that are neighbours; else those with its number
+                               modulo Hk
+    state_offset : int         floats of all earlier layers in Pass.recurrent
+    """
+
+    def __init__(self, *, Vector attn_norm, Weight qkv, Weight z, list gates, Vector conv, Vector dt_bias, Vector a,
+                 Vector norm, Weight out, int n_head_k, int n_head_v, int dim, int n_taps, bint by_group, float eps,
+                 int64_t state_offset):
+        cdef DeltaNet *d = <DeltaNet *>calloc(1, sizeof(DeltaNet))
+        if d == NULL:
+            raise MemoryError
+        self.state = d
+        self.run = delta_net_run
+        self.keep = [attn_norm, qkv, z, gates, conv, dt_bias, a, norm, out]
+        d.n_embd, d.n_head_k, d.n_head_v, d.dim, d.n_taps = qkv.linear.n_in, n_head_k, n_head_v, dim, n_taps
+        d.by_group, d.eps, d.state_offset = by_group, eps, state_offset
+        for i, weight in enumerate([qkv, z, *gates]):
+            d.projections[i] = (<Weight?>weight).linear
+            d.formats |= 1u << d.projections[i].type.x_format
+        d.n_in = 2 + len(gates)
+        d.out = out.linear
+        d.attn_norm, d.conv, d.dt_bias, d.a, d.norm = attn_norm.data, conv.data, dt_bias.data, a.data, norm.data
+
+    def __dealloc__(self):
+        free(self.state)
