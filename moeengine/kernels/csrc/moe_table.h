@@ -15,8 +15,9 @@
  *     block, as in small models, it decides ties of later rounding.)
  *   32-weight types, one 32-block at a time (NVFP4: 16): acc = fma((float)isum, d * yd, acc); Q4_1
  *     and Q5_1 then do acc = fma(m, s, acc), s the activation block's fp16-rounded sum.
- *   F32, F16, BF16: 16 partial sums, lane k % 16, fma, k ascending; then halves are added:
- *     lane i + lane i+8, then +4, +2, +1.
+ *   F32, F16: 16 partial sums, lane k % 16, fma, k ascending; then halves are added: lane i + lane i+8,
+ *     then +4, +2, +1. BF16: the same with lane k / 2 % 16, of two neighbours the odd one first, which is what
+ *     vdpbf16ps does; where that is used, numbers below 2^-126 count as 0.
  * acc starts at +0. */
 #ifndef MOE_TABLE_H
 #define MOE_TABLE_H

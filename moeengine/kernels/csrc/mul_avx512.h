@@ -39,6 +39,42 @@ MOE_KIND32_AVX512(min_32, 32, 0, 1)
 
 #include "quants/blocks32_avx512.h"
 
+/* BF16: the same numbers (moe_table.h) by the instruction made for them, which some AVX-512 CPUs and old compilers lack. */
+#if defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10
+#define MOE_BF16_TARGET __attribute__((target(MOE_ISA_FEATURES ",avx512bf16")))
+MOE_BF16_TARGET MOE_INLINE void moe_tile_avx512bf16(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt) {
+    const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride, *x = (const uint8_t *)m->x + t * m->x_stride;
+    __m512 acc[4][4];
+    for (size_t i = 0; i < nr; i++)
+        for (size_t j = 0; j < nt; j++) acc[i][j] = _mm512_setzero_ps();
+    size_t k = 0;
+    for (; k + 32 <= m->n_in; k += 32) {
+        __m512i wk[4];
+        for (size_t i = 0; i < nr; i++) wk[i] = _mm512_loadu_si512(w + i * m->w_stride + 2 * k);
+        for (size_t j = 0; j < nt; j++) {
+            const __m512bh xk = (__m512bh)_mm512_loadu_si512(x + j * m->x_stride + 2 * k);
+            for (size_t i = 0; i < nr; i++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], (__m512bh)wk[i], xk);
+        }
+    }
+    const __mmask32 rest = (1u << (m->n_in - k)) - 1;
+    for (size_t i = 0; i < nr; i++)
+        for (size_t j = 0; j < nt; j++) {
+            const uint8_t *wk = w + i * m->w_stride + 2 * k, *xk = x + j * m->x_stride + 2 * k;
+            if (rest)
+                acc[i][j] = _mm512_dpbf16_ps(acc[i][j], (__m512bh)_mm512_maskz_loadu_epi16(rest, wk),
+                                             (__m512bh)_mm512_maskz_loadu_epi16(rest, xk));
+            m->out[(t + j) * m->out_stride + r + i] = v16_hsum(acc[i][j]);
+        }
+}
+MOE_BF16_TARGET static void mul_mat_avx512bf16(const moe_mul *m) { moe_mul_floats(m, moe_tile_avx512bf16); }
+static void mul_mat_avx512_BF16(const moe_mul *m) {
+    if (__builtin_cpu_supports("avx512bf16")) mul_mat_avx512bf16(m);
+    else mul_mat_BF16(m);
+}
+#else
+#define mul_mat_avx512_BF16 mul_mat_BF16
+#endif
+
 #define MOE_TYPES_OWN                                                                                   \
     [10].mul_mat = mul_mat_avx512_Q2_K, [11].mul_mat = mul_mat_avx512_Q3_K,                             \
     [12].mul_mat = mul_mat_avx512_Q4_K, [13].mul_mat = mul_mat_avx512_Q5_K,                             \
@@ -51,7 +87,7 @@ MOE_KIND32_AVX512(min_32, 32, 0, 1)
     [3].mul_mat = mul_mat_avx512_Q4_1, [6].mul_mat = mul_mat_avx512_Q5_0,                               \
     [7].mul_mat = mul_mat_avx512_Q5_1, [8].mul_mat = mul_mat_avx512_Q8_0,                               \
     [20].mul_mat = mul_mat_avx512_IQ4_NL, [39].mul_mat = mul_mat_avx512_MXFP4,                          \
-    [40].mul_mat = mul_mat_avx512_NVFP4, [16].x_format = MOE_X_Q8_K_A, [18].x_format = MOE_X_Q8_K_A,    \
+    [40].mul_mat = mul_mat_avx512_NVFP4, [30].mul_mat = mul_mat_avx512_BF16, [16].x_format = MOE_X_Q8_K_A, [18].x_format = MOE_X_Q8_K_A,    \
     [21].x_format = MOE_X_Q8_K_A, [17].x_format = MOE_X_Q8_K_B, [22].x_format = MOE_X_Q8_K_B,
 
 #define MOE_X_OWN                                                                                       \

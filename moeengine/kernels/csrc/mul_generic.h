@@ -171,6 +171,8 @@ MOE_INLINE void moe_dequantize_floats(size_t n, const void *w, float *y, moe_loa
 }
 
 /* nr rows from r on, nt activation rows from t on; both 1 or more */
+typedef void moe_float_tile(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt);
+
 MOE_INLINE void moe_tile_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt,
                                 moe_load16 *load) {
     const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride,
@@ -197,21 +199,46 @@ MOE_INLINE void moe_tile_floats(const moe_mul *m, size_t r, size_t nr, size_t t,
         }
 }
 
-/* activation rows t .. t1-1 with nr rows of weights from r on */
-MOE_INLINE void moe_rows_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t t1,
-                                moe_load16 *load) {
-    for (; t + MOE_FLOAT_TILE <= t1; t += MOE_FLOAT_TILE)
-        moe_tile_floats(m, r, nr, t, MOE_FLOAT_TILE, load);
-    for (; t < t1; t++) moe_tile_floats(m, r, nr, t, 1, load);
+MOE_INLINE void moe_tile_F32(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt) {
+    moe_tile_floats(m, r, nr, t, nt, load16_F32);
+}
+MOE_INLINE void moe_tile_F16(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt) {
+    moe_tile_floats(m, r, nr, t, nt, load16_F16);
+}
+MOE_INLINE void moe_tile_BF16(const moe_mul *m, size_t r, size_t nr, size_t t, size_t nt) {
+    const uint8_t *w = (const uint8_t *)m->w + r * m->w_stride,
+                  *x = (const uint8_t *)m->x + t * m->x_stride;
+    v16f acc[4][4];
+    for (size_t i = 0; i < nr; i++)
+        for (size_t j = 0; j < nt; j++) acc[i][j] = v16_zero();
+    size_t k = 0;
+    for (; k + 32 <= m->n_in; k += 32)
+        for (size_t j = 0; j < nt; j++)
+            for (size_t i = 0; i < nr; i++)
+                acc[i][j] = bf16_add_products(w + i * m->w_stride + 2 * k, x + j * m->x_stride + 2 * k, 32, acc[i][j]);
+    for (size_t i = 0; i < nr; i++)
+        for (size_t j = 0; j < nt; j++) {
+            const uint8_t *wk = w + i * m->w_stride + 2 * k, *xk = x + j * m->x_stride + 2 * k;
+            if (k < m->n_in) acc[i][j] = bf16_add_products(wk, xk, m->n_in - k, acc[i][j]);
+            m->out[(t + j) * m->out_stride + r + i] = v16_hsum(acc[i][j]);
+        }
 }
 
-MOE_INLINE void moe_mul_floats(const moe_mul *m, moe_load16 *load) {
+/* activation rows t .. t1-1 with nr rows of weights from r on */
+MOE_INLINE void moe_rows_floats(const moe_mul *m, size_t r, size_t nr, size_t t, size_t t1,
+                                moe_float_tile *tile) {
+    for (; t + MOE_FLOAT_TILE <= t1; t += MOE_FLOAT_TILE)
+        tile(m, r, nr, t, MOE_FLOAT_TILE);
+    for (; t < t1; t++) tile(m, r, nr, t, 1);
+}
+
+MOE_INLINE void moe_mul_floats(const moe_mul *m, moe_float_tile *tile) {
     for (size_t t = 0; t < m->n_x; t += MOE_FLOAT_X_BLOCK) {
         size_t t1 = m->n_x - t < MOE_FLOAT_X_BLOCK ? m->n_x : t + MOE_FLOAT_X_BLOCK, r = 0;
         if (m->n_x > 1) /* for one activation row, one stream from memory is faster than several */
             for (; r + MOE_FLOAT_ROWS <= m->n_rows; r += MOE_FLOAT_ROWS)
-                moe_rows_floats(m, r, MOE_FLOAT_ROWS, t, t1, load);
-        for (; r < m->n_rows; r++) moe_rows_floats(m, r, 1, t, t1, load);
+                moe_rows_floats(m, r, MOE_FLOAT_ROWS, t, t1, tile);
+        for (; r < m->n_rows; r++) moe_rows_floats(m, r, 1, t, t1, tile);
     }
 }
 
@@ -219,7 +246,7 @@ MOE_INLINE void moe_mul_floats(const moe_mul *m, moe_load16 *load) {
     static void dequantize_row_##NAME(size_t n, const void *w, float *y) { \
         moe_dequantize_floats(n, w, y, load16_##NAME);                     \
     }                                                                      \
-    static void mul_mat_##NAME(const moe_mul *m) { moe_mul_floats(m, load16_##NAME); }
+    static void mul_mat_##NAME(const moe_mul *m) { moe_mul_floats(m, moe_tile_##NAME); }
 
 MOE_DERIVE_FLOAT(F32)
 MOE_DERIVE_FLOAT(F16)

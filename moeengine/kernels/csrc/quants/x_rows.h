@@ -1,6 +1,7 @@
 /* Activation rows as the weight types want them (moe_x): layouts and quantizers.
  *
- * MOE_X_F32, _F16, _BF16   float32 values, rounded to the type
+ * MOE_X_F32, _F16          float32 values, rounded to the type
+ * MOE_X_BF16               the upper halves of float32 values, rounded to nearest even
  * MOE_X_Q8_K               one block_x_q8_K for 256 values; 64-byte aligned
  * MOE_X_Q8_0               a row of n values is four arrays, one after another:
  *                            int8  q[n]      32 a block
@@ -129,12 +130,11 @@ static void quantize_row_f16(size_t n, const float *x, void *y) {
 }
 
 static void quantize_row_bf16(size_t n, const float *x, void *y) {
-    float *out = y;
+    uint16_t *out = y;
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = f32_bits(x[i]);
-        uint32_t even = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
-        uint32_t quiet = (bits | 0x00400000) & 0xffff0000;
-        out[i] = f32_from_bits((bits & 0x7fffffff) > 0x7f800000 ? quiet : even);
+        uint32_t even = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x00400000;
+        out[i] = (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : even) >> 16);
     }
 }
 
@@ -150,7 +150,7 @@ static void quantize_row_bf16(size_t n, const float *x, void *y) {
 /* the entries of moe_isa.x */
 #define MOE_X_INIT                                                                  \
     [MOE_X_F32] = {1, 4, quantize_row_f32}, [MOE_X_F16] = {1, 4, quantize_row_f16}, \
-    [MOE_X_BF16] = {1, 4, quantize_row_bf16},                                       \
+    [MOE_X_BF16] = {1, 2, quantize_row_bf16},                                       \
     [MOE_X_Q8_0] = {32, MOE_X_Q8_0_BYTES, MOE_QUANTIZE_Q8_0},                       \
     [MOE_X_Q8_K] = {256, sizeof(block_x_q8_K), MOE_QUANTIZE_Q8_K},                  \
     [MOE_X_Q8_K_A] = {256, sizeof(block_x_q8_K), MOE_QUANTIZE_Q8_K},                \
