@@ -193,8 +193,7 @@ MOE_INLINE void moe_gemm_32(const moe_mul *m, const moe_shape32 shape, moe_unpac
     for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
         size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
         const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
-        moe_coming coming = {moe_rows_to_come(m, r0), 0};
-        if (coming.w) coming.step = 16 * shape.bytes / groups;
+        moe_coming coming = moe_coming_after(m, r0, 16 * shape.bytes / groups);
         moe_tile32 a = {m->n_in, 0, m->x, m->x_stride, m->out + r0, m->out_stride, v16_mask(n)};
         for (size_t b = 0; b < n_blocks;) {
             size_t end = b + 256 / shape.block < n_blocks ? b + 256 / shape.block : n_blocks;

@@ -53,6 +53,12 @@ typedef struct moe_coming {
     size_t step;
 } moe_coming;
 
+/* what comes after the 16 rows at r0; nobody knows: nothing is fetched */
+MOE_INLINE moe_coming moe_coming_after(const moe_mul *m, size_t r0, size_t step) {
+    const uint8_t *w = moe_rows_to_come(m, r0);
+    return w ? (moe_coming){w, step} : (moe_coming){m->w, 0};
+}
+
 /* n activation rows (constant, 1..8) x one panel; is_first: out holds nothing yet; next: the tile to come */
 MOE_INLINE void moe_multiply_tile(const int n, const moe_kind kind, const moe_panel *p, const moe_tile *a, const moe_tile *next,
                                   const moe_coming coming, int is_first) {
@@ -147,8 +153,7 @@ MOE_INLINE void moe_gemm_256(const moe_mul *m, const moe_kind kind, const size_t
     for (size_t r0 = 0; r0 < m->n_rows; r0 += 16) {
         size_t n = m->n_rows - r0 < 16 ? m->n_rows - r0 : 16;
         const uint8_t *w = (const uint8_t *)m->w + r0 * m->w_stride;
-        moe_coming coming = {moe_rows_to_come(m, r0), 0};
-        if (coming.w) coming.step = 16 * bytes / moe_parts(kind);
+        moe_coming coming = moe_coming_after(m, r0, 16 * bytes / moe_parts(kind));
         moe_tile a = {m->x, m->x_stride, m->out + r0, m->out_stride, v16_mask(n)};
         for (size_t b = 0; b < m->n_in / 256; b++, a.x += sizeof(block_x_q8_K)) {
             moe_rows rows = n < 16 ? moe_short_panel(w + b * bytes, m->w_stride, n, bytes, copy)
