@@ -109,6 +109,7 @@ cdef void biased_norm_rows(Pass *p, const float *w, const float *bias, float eps
 cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t x_stride,
                         int x_format, uint8_t *out) noexcept nogil
 cdef void add_residual(Pass *p, int64_t n_embd, float scale) noexcept nogil
+cdef void residual_row(Pass *p, int64_t t, int64_t n_embd, float scale) noexcept nogil
 cdef void pass_fail(Pass *p, int error, int layer, int expert) noexcept nogil
 cdef inline bint cancelled(const Pass *p) noexcept nogil:
     return (<const volatile int *>p.cancel)[0] != 0

@@ -160,16 +160,21 @@ cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t 
     team_barrier(p.team)
 
 
+cdef void residual_row(Pass *p, int64_t t, int64_t n_embd, float scale) noexcept nogil:
+    """p.x += scale * p.out for token t. Overwrites p.out where scale is not 1."""
+    if scale != 1:
+        p.isa.scale(<size_t>n_embd, scale, p.out + t * n_embd, p.out + t * n_embd)
+    p.isa.add(<size_t>n_embd, p.x + t * n_embd, p.out + t * n_embd, p.x + t * n_embd)
+
+
 cdef void add_residual(Pass *p, int64_t n_embd, float scale) noexcept nogil:
-    """p.x += scale * p.out, the end of a block. Overwrites p.out where scale is not 1. Ends with a barrier."""
+    """residual_row for all tokens, the end of a block. Ends with a barrier."""
     cdef int64_t t
     while True:
         t = team_claim(p.team, p.n_tokens)
         if t < 0:
             break
-        if scale != 1:
-            p.isa.scale(<size_t>n_embd, scale, p.out + t * n_embd, p.out + t * n_embd)
-        p.isa.add(<size_t>n_embd, p.x + t * n_embd, p.out + t * n_embd, p.x + t * n_embd)
+        residual_row(p, t, n_embd, scale)
     team_barrier(p.team)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from moeengine.graph.block cimport (
     Block, Linear, Pass, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, ROW_CHUNK, biased_norm_rows, cancelled,
-    even_chunk, linear, linear_chunk, pass_fail, row_chunk, x_chunk,
+    even_chunk, linear, linear_chunk, pass_fail, residual_row, row_chunk, x_chunk,
 )
 from moeengine.graph.ffn cimport DenseFfn, dense_ffn, dense_ffn_init
 from moeengine.graph.router cimport RouterConfig, route_token
@@ -452,9 +452,7 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
             gate = <float>1 / (<float>1 + expf(-p.shared_gate[t])) if s.n_router == 2 else 1
             p.isa.scale(<size_t>E, gate, p.norm + t * E, p.norm + t * E)
             p.isa.add(<size_t>E, p.out + t * E, p.norm + t * E, p.out + t * E)
-        if s.residual_scale != 1:
-            p.isa.scale(<size_t>E, s.residual_scale, p.out + t * E, p.out + t * E)
-        p.isa.add(<size_t>E, p.x + t * E, p.out + t * E, p.x + t * E)
+        residual_row(p, t, E, s.residual_scale)
     team_barrier(p.team)
 
 

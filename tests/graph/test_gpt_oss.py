@@ -10,8 +10,7 @@ from tests.arch_models import prompt, weights_crc
 from tests.engine.test_odd_metadata import VALUES
 from tests.gpt_oss_models import GPT_OSS_MODELS, write_gpt_oss
 from tests.graph.test_archs import RECORDS
-from tests.graph.test_reference import TOKENS, load, logits, relative_error
-from tests.kernels.isas import on_every_isa
+from tests.graph.test_reference import TOKENS, assert_same_bytes_everywhere, load, logits, relative_error
 from tests.reference import reference_of
 from tests.tiny import write_tiny
 
@@ -50,11 +49,7 @@ def test_quantized_logits_equal_stock(recorded):
 
 
 def test_quantized_logits_are_the_same_bytes_everywhere(recorded):
-    model = load(recorded[0])
-    want = logits(model, prompt(), n_ubatch=512)
-    for n_ubatch, n_threads in ((1, 2), (37, 3), (150, 1)):
-        assert logits(model, prompt(), n_ubatch=n_ubatch, n_threads=n_threads).tobytes() == want.tobytes()
-    assert on_every_isa(lambda: logits(load(recorded[0]), prompt(), n_ubatch=64)).tobytes() == want.tobytes()
+    assert_same_bytes_everywhere(recorded[0], prompt())
 
 
 def test_keys_outside_the_window_are_not_read(tmp_path):

@@ -12,9 +12,8 @@ from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_
 from tests.arch_models import prompt, weights_crc
 from tests.engine.test_odd_metadata import VALUES
 from tests.graph.test_archs import RECORDS
-from tests.graph.test_reference import load, logits
+from tests.graph.test_reference import assert_same_bytes_everywhere, load, logits
 from tests.hybrid import HYBRID_MODELS, write_hybrid
-from tests.kernels.isas import on_every_isa
 
 ARCHS = ("qwen35moe", "qwen35", "qwen3next")
 SMALL = dict(n_embd=64, n_ff=64, head_dim=16, n_rot=16, dim=16, types={"": "Q8_0", "_exps": "Q8_0", "down_exps": "Q8_0",
@@ -51,11 +50,7 @@ def test_quantized_logits_equal_stock(recorded):
 
 
 def test_quantized_logits_are_the_same_bytes_everywhere(recorded):
-    model = load(recorded[0])
-    want = logits(model, prompt(), n_ubatch=512)
-    for n_ubatch, n_threads in ((1, 2), (37, 3), (150, 1)):
-        assert logits(model, prompt(), n_ubatch=n_ubatch, n_threads=n_threads).tobytes() == want.tobytes()
-    assert on_every_isa(lambda: logits(load(recorded[0]), prompt(), n_ubatch=64)).tobytes() == want.tobytes()
+    assert_same_bytes_everywhere(recorded[0], prompt())
 
 
 # -- the state of a timeline --------------------------------------------------------------------

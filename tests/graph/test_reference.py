@@ -8,6 +8,7 @@ from moeengine.errors import ConfigError, ContextOverflowError, GGUFError, Numer
 from moeengine.kernels.threads import Team
 from moeengine.kernels.testing import F16_POSITIONS
 from moeengine.loader.model_file import ModelFile
+from tests.kernels.isas import on_every_isa
 from tests.reference import reference_of
 from tests.tiny import write_tiny
 
@@ -23,6 +24,15 @@ def logits(model, tokens, *, n_ubatch=64, n_threads=2, n_ctx=None):
         part = np.asarray(tokens[i : i + n_ubatch], np.int32)
         ctx.forward(part, i, "all", out[i : i + len(part)])
     return out
+
+
+def assert_same_bytes_everywhere(tiny, tokens):
+    """Logits of the tokens, for cuts of the prompt, numbers of threads and every instruction set."""
+    model = load(tiny)
+    want = logits(model, tokens, n_ubatch=512).tobytes()
+    for n_ubatch, n_threads in ((1, 2), (37, 3), (150, 1)):
+        assert logits(model, tokens, n_ubatch=n_ubatch, n_threads=n_threads).tobytes() == want
+    assert on_every_isa(lambda: logits(load(tiny), tokens, n_ubatch=64)).tobytes() == want
 
 
 def load(tiny, **options):
