@@ -17,7 +17,7 @@ import pytest
 from moeengine import Engine
 from moeengine.errors import CancelledError, ClosedError, MoeEngineError
 from tests.engine.fakes import EOS, FakeModel, fake_engine, wait_until
-from tests.interrupt import interrupt_after
+from tests.interrupt import interrupted
 
 ROOT = Path(__file__).parents[2]
 GREEDY = {"temperature": 0, "max_tokens": 8}
@@ -229,8 +229,7 @@ def test_ctrl_c_ends_a_prompt_and_the_engine_goes_on(slow, delay):
     engine, model = slow
     for call in (lambda: engine.complete(LONG), lambda: engine.session().eval(LONG)):
         start = time.monotonic()
-        with interrupt_after(delay):
-            call()
+        interrupted(call, after=delay)
         assert time.monotonic() - start < SOON_S
     assert not any(c.busy.locked() for c in model.contexts)
     assert engine.complete("ab", temperature=0, max_tokens=2).n_generated == 2
@@ -240,8 +239,7 @@ def test_ctrl_c_keeps_the_chunks_that_were_complete(monkeypatch):
     engine, model = fake_engine(monkeypatch, FakeModel(1000, delay_s=0.005), n_ubatch=8)
     session = engine.session()
     tokens = list(range(250)) * 3
-    with interrupt_after(0.5):
-        session.eval(tokens)
+    interrupted(lambda: session.eval(tokens), after=0.5)
     assert 0 < session.n_past < 750 and session.n_past % 8 == 0
     model.delay_s = 0
     assert np.array_equal(session.eval(tokens[session.n_past :]), engine.logits(tokens)[-1])
@@ -252,10 +250,13 @@ def test_ctrl_c_at_many_moments(monkeypatch):
     for i in range(60):
         engine, model = fake_engine(monkeypatch, FakeModel(delay_s=0.0005), n_ctx=64, n_ubatch=8)
         expected = expected or engine.complete("abcdef", **GREEDY).tokens
-        with interrupt_after(0.002 + 0.0004 * i):
+
+        def answer_for_ever():
             while True:
                 engine.complete([i, 2, 3, 4, 5, 6], temperature=0, max_tokens=6)
                 list(engine.generate([i, 1], stream=True, temperature=0, max_tokens=3))
+
+        interrupted(answer_for_ever, after=0.002 + 0.0004 * i)
         for context in model.contexts:
             context.thrown_out()
         try:
@@ -369,8 +370,7 @@ def test_an_interrupted_call_is_freed_too(monkeypatch):
     engine, model = fake_engine(monkeypatch, FakeModel(1000, delay_s=0.02))
     gc.disable()
     try:
-        with interrupt_after(0.1):
-            engine.complete(LONG)
+        interrupted(lambda: engine.complete(LONG), after=0.1)
         ref = weakref.ref(engine._runtime)
         del engine
         wait_until(lambda: ref() is None)

@@ -14,7 +14,7 @@ import pytest
 
 from moeengine import Engine
 from moeengine.errors import ClosedError, ConfigError, UnsupportedError
-from tests.interrupt import interrupt_after
+from tests.interrupt import interrupted
 from tests.tiny import write_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -240,8 +240,7 @@ def test_cancel_and_ctrl_c_in_a_long_prompt(long_path):
         threading.Timer(0.3, lambda: (note(), engine.cancel())).start()
         answer = engine.complete(tokens, **GREEDY)
         assert answer.finish_reason == "cancelled" and time.process_time() - asked_s[0] < 0.4
-        with interrupt_after(0.3, before=note):
-            engine.complete(tokens, **GREEDY)
+        interrupted(lambda: engine.complete(tokens, **GREEDY), after=0.3, before=note)
         assert time.process_time() - asked_s[1] < 0.4
         assert engine.complete(TOKENS, **GREEDY).tokens == expected
 

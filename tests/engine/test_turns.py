@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_info
 from moeengine.engine.blas import BlasLimit
 from moeengine.engine.turns import Call, Cancellations, Turns, run_interruptibly
 from moeengine.errors import CancelledError, ClosedError
-from tests.interrupt import interrupt_after
+from tests.interrupt import interrupted
 
 
 def test_one_at_a_time():
@@ -87,10 +87,7 @@ def test_ctrl_c_while_waiting_is_ctrl_c():
         t.start()
     try:
         for i in range(60):
-            with interrupt_after(0.001 + 0.0001 * (i % 10)):
-                while True:
-                    with turns.take(Call()):
-                        pass
+            interrupted(work, after=0.001 + 0.0001 * (i % 10))
     finally:
         is_over.set()
         for t in threads:
@@ -172,8 +169,7 @@ def test_an_interrupt_waits_for_the_work_to_end():
         time.sleep(0.05)
         ended.append(True)
 
-    with interrupt_after(0.05, every=0.03):  # an impatient user
-        run_interruptibly(work, stop.set, Call())
+    interrupted(lambda: run_interruptibly(work, stop.set, Call()), after=0.05, every=0.03)  # an impatient user
     assert ended == [True]
 
 
