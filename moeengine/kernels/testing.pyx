@@ -173,14 +173,14 @@ def k_store(const float[:, ::1] k, size_t pos, uint16_t[:, :, ::1] tiles):
 
 def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t[:, ::1] v, const int32_t[::1] n_kv,
               float scale, *, const int32_t[::1] kv_begin=None, float softcap=0, const float[::1] sink=None,
-              bint split=False, bint f16=False):
+              bint split=False, bint f16=False, Py_ssize_t dim_v=0):
     """Attention of the rows q over one KV head.
 
     Parameters
     ----------
     q : float32 (Q, D)
     k : uint16 (n_tiles, D, KV_TILE)    as k_store writes it
-    v : uint16 (P, DV)                  F16 bits
+    v : uint16 (P, DV)                  F16 bits; None: the first dim_v elements of the keys
     n_kv, kv_begin : int32 (Q)          row i sees kv_begin[i] .. n_kv[i]-1; kv_begin None: from 0
     sink : float32 (Q) or None
     split : bool                        segment by segment, last one first, then merged
@@ -193,15 +193,20 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
     cdef const moe_isa *isa = checked_isa()
     cdef Py_ssize_t i, n_q = q.shape[0]
     cdef size_t segment, n_segments
-    if min(n_q, q.shape[1], v.shape[1]) < 1 or k.shape[1] != q.shape[1] or k.shape[2] != MOE_KV_TILE:
+    cdef Py_ssize_t n_keys = k.shape[0] * MOE_KV_TILE
+    if v is not None:
+        n_keys, dim_v = min(n_keys, v.shape[0]), v.shape[1]
+    elif dim_v > q.shape[1]:
+        raise ValueError("dim_v is too large")
+    if min(n_q, q.shape[1], dim_v) < 1 or k.shape[1] != q.shape[1] or k.shape[2] != MOE_KV_TILE:
         raise ValueError("q, k and v do not fit")
     if f16 and np.max(n_kv) > MOE_F16_POSITIONS:
         raise ValueError("n_kv is too large")
-    if n_kv.shape[0] != n_q or np.min(n_kv) < 1 or np.max(n_kv) > min(v.shape[0], k.shape[0] * MOE_KV_TILE):
+    if n_kv.shape[0] != n_q or np.min(n_kv) < 1 or np.max(n_kv) > n_keys:
         raise ValueError("n_kv does not fit")
     if (kv_begin is not None and kv_begin.shape[0] != n_q) or (sink is not None and sink.shape[0] != n_q):
         raise ValueError("kv_begin or sink does not fit")
-    out = np.empty((n_q, v.shape[1]), np.float32)
+    out = np.empty((n_q, dim_v), np.float32)
     cdef float[:, ::1] out_view = out
     pointers = np.empty((2, n_q), np.uintp)
     cdef uintptr_t[:, ::1] rows = pointers
@@ -210,11 +215,11 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
         rows[1, i] = <uintptr_t><void *>&out_view[i, 0]
     cdef moe_attn a
     memset(&a, 0, sizeof(a))
-    a.head_dim_k, a.head_dim_v, a.n_q = q.shape[1], v.shape[1], n_q
+    a.head_dim_k, a.head_dim_v, a.n_q = q.shape[1], dim_v, n_q
     a.q, a.out = <const float *const *>&rows[0, 0], <float *const *>&rows[1, 0]
     a.n_kv, a.kv_begin = &n_kv[0], NULL if kv_begin is None else &kv_begin[0]
     a.k, a.k_tile_stride = &k[0, 0, 0], q.shape[1] * MOE_KV_TILE
-    a.v, a.v_tile_stride = &v[0, 0], v.shape[1] * MOE_KV_TILE
+    a.v, a.v_tile_stride = NULL if v is None else &v[0, 0], dim_v * MOE_KV_TILE
     a.scale, a.softcap, a.sink = scale, softcap, NULL if sink is None else &sink[0]
     cdef size_t scratch_bytes = isa.attn_scratch_bytes(n_q, a.head_dim_k, a.head_dim_v)
     cdef size_t segment_floats = n_q * moe_attn_partial_floats(a.head_dim_v)

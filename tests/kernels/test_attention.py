@@ -15,7 +15,8 @@ MANY = 40  # rows: enough for whole blocks and for tiles that are converted firs
 class Case:
     """Random rows over one KV head. Everything that no row sees is NaN: tile tails, keys before kv_begin."""
 
-    def __init__(self, n_q, n_ctx, dim_k, dim_v, *, n_kv=None, kv_begin=None, sink=False, softcap=0.0, seed=0):
+    def __init__(self, n_q, n_ctx, dim_k, dim_v, *, n_kv=None, kv_begin=None, sink=False, softcap=0.0, seed=0,
+                 in_keys=False):
         rng = np.random.default_rng([n_q, n_ctx, dim_k, dim_v, seed])
         self.q = (rng.standard_normal((n_q, dim_k)) * 2).astype(np.float32)
         self.n_kv = np.array(rng.integers(1, n_ctx + 1, n_q) if n_kv is None else n_kv, np.int32)
@@ -25,6 +26,9 @@ class Case:
         first = 0 if kv_begin is None else self.kv_begin.min()
         keys = rng.standard_normal((n_ctx, dim_k)).astype(np.float32)
         values = rng.standard_normal((n_ctx, dim_v)).astype(np.float32)
+        if in_keys:
+            values = keys[:, :dim_v].copy()
+        self.in_keys, self.dim_v = in_keys, dim_v
         keys[:first] = keys[self.n_kv.max() :] = np.nan
         values[:first] = values[self.n_kv.max() :] = np.nan
         self.values = values.astype(np.float16)
@@ -37,7 +41,7 @@ class Case:
         return ops.attention(
             pick(self.q),
             self.tiles,
-            self.values.view(np.uint16),
+            None if self.in_keys else self.values.view(np.uint16),
             pick(self.n_kv),
             self.scale,
             kv_begin=pick(self.kv_begin),
@@ -45,6 +49,7 @@ class Case:
             sink=pick(self.sink),
             split=split,
             f16=f16,
+            dim_v=self.dim_v,
         )
 
     def tolerance(self):
@@ -77,6 +82,9 @@ CASES = {
     "ragged": dict(n_q=MANY, n_ctx=1500, dim_k=32, dim_v=32),
     "dim_256": dict(n_q=9, n_ctx=100, dim_k=256, dim_v=256),
     "dim_576_512": dict(n_q=17, n_ctx=90, dim_k=576, dim_v=512),
+    "values_in_keys": dict(n_q=17, n_ctx=90, dim_k=576, dim_v=512, in_keys=True),
+    "values_in_keys_many": dict(n_q=MANY, n_ctx=600, dim_k=48, dim_v=40, n_kv=range(561, 601), in_keys=True),
+    "values_in_keys_window": dict(n_q=3, n_ctx=300, dim_k=20, dim_v=20, n_kv=[140, 270, 300], kv_begin=[70, 72, 299], in_keys=True),
     "dim_192_128": dict(n_q=7, n_ctx=90, dim_k=192, dim_v=128),
     "odd_dims": dict(n_q=11, n_ctx=77, dim_k=13, dim_v=37),
     "dim_1": dict(n_q=2, n_ctx=65, dim_k=1, dim_v=1),
@@ -119,6 +127,16 @@ def test_segments_computed_apart_give_the_same_bytes(isa, case):
     with forced(isa):
         assert_same_bytes(case(split=True), case())
         assert_same_bytes(case([0], split=True), case()[[0]])
+
+
+@pytest.mark.parametrize("n_q", [1, 5, 9, MANY])
+@pytest.mark.parametrize("dim_k, dim_v", [(576, 512), (40, 24), (21, 21), (16, 1)])
+def test_values_in_keys_are_what_they_are_apart(n_q, dim_k, dim_v):
+    case = Case(n_q, ops.F16_POSITIONS, dim_k, dim_v, in_keys=True)
+    whole, f16 = on_every_isa(case), on_every_isa(lambda: case(f16=True))
+    case.in_keys = False
+    assert_same_bytes(on_every_isa(case), whole)
+    assert_same_bytes(on_every_isa(lambda: case(f16=True)), f16)
 
 
 def test_split_case_has_several_segments():

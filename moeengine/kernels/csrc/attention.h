@@ -127,8 +127,28 @@ static void attend_block(const moe_attn *a, size_t i, int n_rows, size_t pos, at
 static void tiles_at(const moe_attn *a, size_t pos, attn_tile *k, attn_tile *v) {
     *k = (attn_tile){.f16 = a->k + pos / MOE_KV_TILE * a->k_tile_stride, .f16_stride = MOE_KV_TILE,
                      .ahead = a->k_tile_stride, .f32_stride = MOE_KV_TILE};
-    *v = (attn_tile){.f16 = a->v + pos / MOE_KV_TILE * a->v_tile_stride, .f16_stride = a->head_dim_v,
-                     .ahead = a->v_tile_stride};
+    *v = (attn_tile){.f16_stride = a->head_dim_v, .ahead = a->v_tile_stride};
+    v->f16 = a->v ? a->v + pos / MOE_KV_TILE * a->v_tile_stride : k->f16; /* those in keys are only read as f32 */
+}
+
+/* The 16 x 16 values that lie x_stride floats apart in x go to y as columns; of x the first n_rows are there, the others
+ * count as 0. In each round the last bit of a lane's number becomes the first bit of its vector's. */
+static void transpose_16(size_t n_rows, const float *x, size_t x_stride, float *y, size_t y_stride) {
+    v16f a[16], b[16];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < 16; i++) a[i] = i < n_rows ? v16_load(x + i * x_stride) : v16_zero();
+#define ROUND(from, to)                                   \
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) { \
+        to[i] = v16_even(from[2 * i], from[2 * i + 1]);   \
+        to[i + 8] = v16_odd(from[2 * i], from[2 * i + 1]); \
+    }
+    ROUND(a, b)
+    ROUND(b, a)
+    ROUND(a, b)
+    ROUND(b, a)
+#undef ROUND
+#pragma GCC unroll 16
+    for (size_t i = 0; i < 16; i++) v16_store(y + i * y_stride, a[i]);
 }
 
 static void convert_tile(const moe_attn *a, size_t n_keys, attn_scratch w, attn_tile *k, attn_tile *v) {
@@ -136,7 +156,13 @@ static void convert_tile(const moe_attn *a, size_t n_keys, attn_scratch w, attn_
         f16_to_f32(MOE_KV_TILE, k->f16 + d * MOE_KV_TILE, w.k + d * MOE_KV_TILE);
     }
     v->f32_stride = moe_attn_partial_floats(a->head_dim_v) - STATE_VALUES;
-    for (size_t j = 0; j < n_keys; j++) {
+    for (size_t d = 0; !a->v && d < a->head_dim_v; d += 16) {
+        const size_t n = a->head_dim_v - d < 16 ? a->head_dim_v - d : 16;
+        for (size_t j = 0; j < n_keys; j += 16) {
+            transpose_16(n, w.k + d * MOE_KV_TILE + j, MOE_KV_TILE, w.v + j * v->f32_stride + d, v->f32_stride);
+        }
+    }
+    for (size_t j = 0; a->v && j < n_keys; j++) {
         f16_to_f32(a->head_dim_v, v->f16 + j * v->f16_stride, w.v + j * v->f32_stride);
     }
     k->f32 = w.k;
@@ -158,7 +184,7 @@ static void attend_segment(const moe_attn *a, size_t segment, attn_scratch w, fl
         if (n_rows == 0) continue;
         attn_tile k, v;
         tiles_at(a, pos, &k, &v);
-        if (n_rows >= ATTN_CONVERT_ROWS) convert_tile(a, n_keys, w, &k, &v);
+        if (n_rows >= ATTN_CONVERT_ROWS || !a->v) convert_tile(a, n_keys, w, &k, &v);
         for (size_t i = 0; i < a->n_q; i += ATTN_ROWS) {
             int block = a->n_q - i < ATTN_ROWS ? (int)(a->n_q - i) : ATTN_ROWS;
             attend_block(a, i, block, pos, k, v, w.score, state);

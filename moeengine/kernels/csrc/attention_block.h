@@ -150,11 +150,11 @@ MOE_INLINE void value_rows(int R, int wide, size_t dim, size_t n, const float *p
 }
 static void values(int n_rows, size_t dim, size_t n, const float *p, attn_tile v, float *acc,
                    size_t acc_stride) {
-#define CASE(R) case R: value_rows(R, 0, dim, n, p, v, acc, acc_stride); return
-    if (n_rows == ATTN_ROWS && v.f32) {
-        value_rows(ATTN_ROWS, 1, dim, n, p, v, acc, acc_stride);
-        return;
-    }
+#define CASE(R)                                                         \
+    case R:                                                             \
+        if (v.f32) value_rows(R, 1, dim, n, p, v, acc, acc_stride);     \
+        else value_rows(R, 0, dim, n, p, v, acc, acc_stride);           \
+        return
     switch (n_rows) {
         CASE(1);
         CASE(2);

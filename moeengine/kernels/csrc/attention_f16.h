@@ -144,7 +144,7 @@ static void attention_f16_chunk(const moe_attn *a) {
         const size_t n_keys = end - pos < MOE_KV_TILE ? end - pos : MOE_KV_TILE;
         attn_tile k, v;
         tiles_at(a, pos, &k, &v);
-        if (a->n_q >= ATTN_F16_CONVERT_ROWS) convert_tile(a, n_keys, w, &k, &v);
+        if (a->n_q >= ATTN_F16_CONVERT_ROWS || !a->v) convert_tile(a, n_keys, w, &k, &v);
         for (size_t i = 0; i < a->n_q; i++) {
             const attn_span seen = seen_keys(a, i, pos, MOE_KV_TILE);
             float *state = w.sum + i * stride;

@@ -89,7 +89,7 @@ typedef struct moe_type {
  *   k[p / MOE_KV_TILE * k_tile_stride + d * MOE_KV_TILE + p % MOE_KV_TILE]
  * (moe_isa.k_store writes this). The cache holds whole tiles: what lies after the last key of a tile
  * is loaded but takes no part. V is one row a position, head_dim_v elements after the one before and in tiles of as many
- * positions; only rows of seen keys are read.
+ * positions; only rows of seen keys are read. Where v is NULL a value is the first head_dim_v elements of its key.
  *
  * Sums run over the tiles of one segment of MOE_KV_SEGMENT positions (online softmax), then over the
  * segments in ascending order. So a row gives the same bytes whichever rows are computed with it, and
@@ -106,7 +106,7 @@ typedef struct moe_attn {
     const int32_t *kv_begin; /* NULL: all 0; else n_q positions in 0 .. n_kv[i]-1 (sliding window) */
     const uint16_t *k;       /* F16 tiles as above */
     size_t k_tile_stride;    /* elements between two tiles, at least head_dim_k * MOE_KV_TILE */
-    const uint16_t *v;       /* F16 rows of head_dim_v */
+    const uint16_t *v;       /* F16 rows of head_dim_v, or NULL: head_dim_v is at most head_dim_k */
     size_t v_tile_stride;    /* elements between two tiles, at least head_dim_v * MOE_KV_TILE */
     float scale;
     float softcap;           /* 0: none */
