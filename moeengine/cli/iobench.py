@@ -90,7 +90,7 @@ def measure(path, size, slice_bytes, method, n_readers, seconds):
 
 
 def _reader(path, size, slice_bytes, method, end, counts, i):
-    """Reads until the clock says `end`; leaves its count in counts[i]."""
+    """Reads at least once and until the clock says `end`; leaves its count in counts[i]."""
     flags = os.O_DIRECT if method.startswith("direct") else 0
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
@@ -103,7 +103,7 @@ def _reader(path, size, slice_bytes, method, end, counts, i):
     view = memoryview(room)[:slice_bytes]
     mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if method == "mapped" else None
     try:
-        while time.perf_counter() < end:
+        while not counts[i] or time.perf_counter() < end:
             at = choose.randrange(0, (size - slice_bytes) // BLOCK) * BLOCK
             if mapped is not None:
                 view[:] = memoryview(mapped)[at : at + slice_bytes]

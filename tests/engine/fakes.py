@@ -186,7 +186,7 @@ def fake_engine(monkeypatch, model=None, tokenizer=FakeTokenizer, **settings):
     return Engine("fake.gguf", **settings), model
 
 
-def wait_until(condition, seconds=5.0):
+def wait_until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"

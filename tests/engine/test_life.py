@@ -22,7 +22,6 @@ from tests.interrupt import interrupted
 ROOT = Path(__file__).parents[2]
 GREEDY = {"temperature": 0, "max_tokens": 8}
 LONG = [65] * 600
-SOON_S = 4  # far from 12, also on a busy machine; 0.2 on a quiet one
 
 
 @pytest.fixture
@@ -34,6 +33,11 @@ def made(monkeypatch):
 def slow(monkeypatch):
     """20 ms a token: LONG takes 12 s."""
     return fake_engine(monkeypatch, FakeModel(1000, delay_s=0.02))
+
+
+def ran_to_the_end(model):
+    """Did any pass compute all of LONG? 12 s are more than any machine stands still between a signal and its handler."""
+    return any(len(context.held) == len(LONG) for context in model.contexts)
 
 
 def after(seconds, action):
@@ -82,7 +86,7 @@ def test_a_stream_left_while_another_thread_reads_it(slow):
     wait_until(lambda: model.n_at_once)
     stream.close()
     engine.cancel()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive() and stream.result.finish_reason == "cancelled"
 
 
@@ -150,9 +154,8 @@ def test_a_call_from_a_callback_is_refused(made):
 def test_cancel_in_a_long_prompt(slow):
     engine, model = slow
     after(0.1, engine.cancel)
-    start = time.monotonic()
     answer = engine.complete(LONG, **GREEDY)
-    assert time.monotonic() - start < SOON_S
+    assert not ran_to_the_end(model)
     assert (answer.finish_reason, answer.text, answer.tokens) == ("cancelled", "", [])
     assert engine.complete([65] * 3, temperature=0, max_tokens=2).n_generated == 2
 
@@ -217,7 +220,7 @@ def test_cancel_reaches_a_call_that_waits_for_its_turn(slow):
     time.sleep(0.1)
     engine.cancel()
     for t in threads:
-        t.join(10)
+        t.join(60)
     assert [r.finish_reason for r in results] == ["cancelled"] * 3
 
 
@@ -228,9 +231,8 @@ def test_cancel_reaches_a_call_that_waits_for_its_turn(slow):
 def test_ctrl_c_ends_a_prompt_and_the_engine_goes_on(slow, delay):
     engine, model = slow
     for call in (lambda: engine.complete(LONG), lambda: engine.session().eval(LONG)):
-        start = time.monotonic()
         interrupted(call, after=delay)
-        assert time.monotonic() - start < SOON_S
+    assert not ran_to_the_end(model)
     assert not any(c.busy.locked() for c in model.contexts)
     assert engine.complete("ab", temperature=0, max_tokens=2).n_generated == 2
 
@@ -328,11 +330,10 @@ def test_close_while_another_thread_generates(slow):
         t.start()
     wait_until(lambda: model.n_at_once)
     model_file = engine._runtime.model_file
-    start = time.monotonic()
     engine.close()
-    assert time.monotonic() - start < SOON_S and model.n_at_once == 0
+    assert not ran_to_the_end(model) and model.n_at_once == 0
     for t in threads:
-        t.join(10)
+        t.join(60)
     assert [type(o) for o in outcome] == [ClosedError, ClosedError]
     assert not model_file.is_open and engine._runtime.model is None
 
@@ -443,11 +444,10 @@ def test_sigint_in_a_script_ends_it_with_keyboard_interrupt():
     body = """
 import signal
 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-start = time.monotonic()
 try:
     engine.complete([65] * 1000)
 except KeyboardInterrupt:
-    print(time.monotonic() - start < 4)
+    print(len(model.contexts[0].held) < 1000)
 """
     done = run_script(body)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

@@ -259,7 +259,7 @@ def test_close_while_another_thread_is_in_a_long_prompt(long_path):
     thread.start()
     time.sleep(0.2)
     engine.close()
-    thread.join(5)
+    thread.join(60)
     assert len(outcome) == 1
 
 

@@ -82,7 +82,7 @@ def test_reading_ahead_brings_a_file_in_and_ends_with_the_engine(path, tmp_path,
     monkeypatch.setattr("moeengine.engine.runtime.page_cache_share", lambda _: 0.0)
     engine = Engine(copy, n_ctx=64)
     ahead = engine._runtime.read_ahead
-    ahead.join(20)
+    ahead.join(60)
     assert ahead.is_done and ahead.n_bytes == os.path.getsize(copy)
     with Engine(path, n_ctx=64, moe_mode="mmap") as plain:
         assert np.array_equal(engine.logits([1, 2, 3]), plain.logits([1, 2, 3]))
