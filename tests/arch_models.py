@@ -31,6 +31,7 @@ class ArchModel:
     layers: tuple
     ends: tuple = ()  # rows beside the embedding and the last norm
     tied: bool = False  # no head of its own
+    in_any_order: bool = True  # no sum of F32 weights is taken in another order than stock's, or it does not matter
 
 
 BASE = {
@@ -79,6 +80,49 @@ def norm(name="ffn_norm"):
 def next_token_layer(*rows):
     """A layer of next-token prediction, which is skipped: `rows` and what joins it to the model."""
     return (*rows, ("nextn.eh_proj.weight", (E, 2 * E), "matrix"), *norm("nextn.enorm"), *norm("nextn.hnorm"))
+
+
+def latent_attention(*, rank_q=0, absorbed=True, rank=64, nope=32, rot=16, dim_v=32, b="single"):
+    """Rows of latent attention. rank_q: of the queries' latent, 0 without. absorbed: k_b and v_b, of kind `b`, in the place
+    of kv_b."""
+    rows = [("attn_norm.weight", (E,), "norm"), ("attn_kv_a_norm.weight", (rank,), "norm")]
+    rows.append(("attn_kv_a_mqa.weight", (rank + rot, E), "matrix"))
+    if rank_q:
+        rows += [("attn_q_a.weight", (rank_q, E), "matrix"), ("attn_q_a_norm.weight", (rank_q,), "norm")]
+        rows.append(("attn_q_b.weight", (H * (nope + rot), rank_q), "matrix"))
+    else:
+        rows.append(("attn_q.weight", (H * (nope + rot), E), "matrix"))
+    if absorbed:
+        rows += [("attn_k_b.weight", (H, rank, nope), b), ("attn_v_b.weight", (H, dim_v, rank), b)]
+    else:
+        rows.append(("attn_kv_b.weight", (H * (nope + dim_v), rank), "matrix"))
+    return (*rows, ("attn_output.weight", (E, H * dim_v), "matrix"))
+
+
+def _deepseek(*, rank_q=0, absorbed=True, rank=64, nope=32, rot=16, dim_v=32, bias=False, shared=1, n_expert=X, n_nextn=0,
+              b="single", **metadata):  # fmt: skip
+    head = (*latent_attention(rank_q=rank_q, absorbed=absorbed, rank=rank, nope=nope, rot=rot, dim_v=dim_v, b=b), *norm())
+    moe = (*head, *experts(shared=shared * F, select_bias=bias, n_expert=n_expert))
+    keys = {
+        "attention.head_count_kv": 1 if absorbed else H, "attention.key_length": rank + rot if absorbed else nope + rot,
+        "attention.value_length": rank if absorbed else dim_v, "attention.key_length_mla": nope + rot if absorbed else None,
+        "attention.value_length_mla": dim_v if absorbed else None, "attention.kv_lora_rank": rank,
+        "attention.q_lora_rank": rank_q, "rope.dimension_count": rot, "expert_count": n_expert, "expert_shared_count": shared,
+        "leading_dense_block_count": 1, "nextn_predict_layers": n_nextn,
+    }  # fmt: skip
+    return ArchModel("deepseek2", keys | metadata, ((*head, *gated(G)), moe, moe, *(next_token_layer(*moe),) * n_nextn),
+                     in_any_order=b == "single")  # fmt: skip
+
+
+def yarn(log_multiplier=None, factor=4.0):
+    return {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": factor, "rope.scaling.original_context_length": 128,
+        "rope.scaling.yarn_log_multiplier": log_multiplier,
+    }  # fmt: skip
+
+
+_TEMPERED = {"attention.temperature_scale": 0.5, "attention.temperature_length": 20}
+_DEEPSEEK_GROUPS = {"n_expert": 16, "expert_group_count": 4, "expert_group_used_count": 2}
 
 
 def _glm(norms, **metadata):
@@ -201,6 +245,23 @@ ARCH_MODELS = {
     "granitemoe": _granite(shared=0),
     "granitemoe-shared": _granite(shared=G),
     **_phi(),
+    "deepseek2": _deepseek(
+        rank_q=32, bias=True, n_nextn=1, expert_gating_func=2, expert_weights_norm=True, expert_weights_scale=2.5,
+        **_DEEPSEEK_GROUPS, **yarn(0.1),
+    ),
+    "deepseek2-lite": _deepseek(shared=2, rot=32, expert_gating_func=1, **yarn(0.0707)),
+    "deepseek2-narrow": _deepseek(
+        rank_q=32, nope=32, rot=32, dim_v=64, rank=32, expert_gating_func=2, expert_weights_norm=True,
+        **_TEMPERED,
+    ),
+    "deepseek2-dense": _deepseek(  # all experts are used: the choice between two near each other would be one of rounding
+        rank_q=32, bias=True, b="matrix", expert_gating_func=2, expert_weights_norm=True, expert_used_count=X, **yarn(0.1),
+    ),
+    "deepseek2-kv_b": _deepseek(rank_q=64, absorbed=False, expert_weights_scale=16.0, **_DEEPSEEK_GROUPS, **yarn()),
+    "deepseek2-kv_b-lite": _deepseek(
+        absorbed=False, shared=2, dim_v=64, **_TEMPERED,
+        **{"rope.scaling.type": "linear", "rope.scaling.factor": 2.0},
+    ),
 }  # fmt: skip
 
 
@@ -223,10 +284,23 @@ def _values(rng, shape, kind, quant):
     if kind == "matrix":
         qtype = QType[quant]
         return random_weights(rng, shape, qtype, 1 / np.sqrt(shape[-1])), qtype
+    if kind == "single":
+        return _singles(rng, shape, quant)
     if kind == "decay":
         return hybrid.decay(rng, shape), QType.F32
     mean, std = {"norm": (1, 0.2), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4), "conv": (0, 0.5)}[kind]
     return (mean + std * rng.standard_normal(shape)).astype(np.float32), QType.F32
+
+
+def _singles(rng, shape, quant):
+    """One weight a row. With F32 its product is the same number in any order of sums, and stock has another one for the
+    products of single heads than for all others; 1e-7 of a query would show where attention rounds it to F16."""
+    if quant != "F32":
+        return random_weights(rng, shape, QType[quant], 1 / np.sqrt(shape[-1])), QType[quant]
+    values = np.zeros(shape, np.float32)
+    at = rng.integers(0, shape[-1], shape[:-1])[..., None]
+    np.put_along_axis(values, at, rng.standard_normal((*shape[:-1], 1)).astype(np.float32), -1)
+    return values, QType.F32
 
 
 def weights_crc(tiny):

@@ -1,3 +1,28 @@
+from libc.stdint cimport int64_t
+
+from moeengine.graph.block cimport Linear, Pass
+
 cdef enum:
     Q_ROWS = 128        # query rows (token x head) of one unit of work
     SPLIT_TOKENS = 4    # up to so many tokens the keys are split over the team
+
+cdef struct Attention:
+    int64_t n_embd, n_head, n_head_kv, head_dim_k, head_dim_v, n_rot
+    int neox
+    float eps, scale, residual_scale
+    float q_scale               # of the queries, before the scores are taken
+    const float *attn_norm      # (E,)
+    const float *norm_bias      # (E,) or NULL
+    Linear qkv[3]
+    Linear wo
+    const float *q_norm         # per head (Dk,), whole row (H*Dk,) or NULL
+    const float *k_norm
+    int norm_whole_row
+    int norm_after_rope
+    int64_t window              # a query sees so many keys, its own included; 0: all before it
+    const float *sinks          # (H,) or NULL
+    int64_t kv_offset           # of this layer in the cache, in elements per position
+    unsigned formats            # activation formats that q, k and v need
+    bint with_gate              # q has a gate of the result behind every head
+
+cdef void attend_heads(const Attention *a, Pass *p, int ith) noexcept nogil

@@ -26,26 +26,6 @@ cdef enum AttendPart:
     ATTEND_MERGE
 
 
-cdef struct Attention:
-    int64_t n_embd, n_head, n_head_kv, head_dim_k, head_dim_v, n_rot
-    int neox
-    float eps, scale, residual_scale
-    float q_scale               # of the queries, before the scores are taken
-    const float *attn_norm      # (E,)
-    const float *norm_bias      # (E,) or NULL
-    Linear qkv[3]
-    Linear wo
-    const float *q_norm         # per head (Dk,), whole row (H*Dk,) or NULL
-    const float *k_norm
-    int norm_whole_row
-    int norm_after_rope
-    int64_t window              # a query sees so many keys, its own included; 0: all before it
-    const float *sinks          # (H,) or NULL
-    int64_t kv_offset           # of this layer in the cache, in elements per position
-    unsigned formats            # activation formats that q, k and v need
-    bint with_gate              # q has a gate of the result behind every head
-
-
 cdef void cache_of(const Attention *a, const Pass *p, int64_t head, uint16_t **k, uint16_t **v) noexcept nogil:
     """First element of one KV head's keys and values in the cache of this layer; p.kv_tile_stride to the next tile."""
     k[0] = p.kv + (a.kv_offset + head * a.head_dim_k) * MOE_KV_TILE
@@ -215,6 +195,15 @@ cdef void attend_split(const Attention *a, Pass *p, int ith) noexcept nogil:
     team_barrier(p.team)
 
 
+cdef void attend_heads(const Attention *a, Pass *p, int ith) noexcept nogil:
+    """Head norms, rope and attention of p.q over the cache, which p.k and p.v are added to, into p.attn. Ends with a barrier."""
+    finish_qkv(a, p)
+    if p.n_tokens <= SPLIT_TOKENS and p.n_past + p.n_tokens - first_key(a, p.n_past) > MOE_KV_SEGMENT:
+        attend_split(a, p, ith)
+    else:
+        attend_all(a, p, ith)
+
+
 cdef void part_gates(const Attention *a, Pass *p) noexcept nogil:
     """p.q = the queries of p.wide (T, H, 2, Dk), which keeps the gates. Ends with a barrier."""
     cdef int64_t t, h, D = a.head_dim_k, H = a.n_head
@@ -265,11 +254,7 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
 
     if a.norm_whole_row:
         norm_whole_rows(a, p)
-    finish_qkv(a, p)
-    if T <= SPLIT_TOKENS and p.n_past + T - first_key(a, p.n_past) > MOE_KV_SEGMENT:
-        attend_split(a, p, ith)
-    else:
-        attend_all(a, p, ith)
+    attend_heads(a, p, ith)
     if a.with_gate:
         apply_gates(a, p)
 

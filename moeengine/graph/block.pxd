@@ -41,6 +41,9 @@ cdef struct Pass:
     float *attn                # (T, H*Dv) attention result; the same memory as q where Dv == Dk
     uint8_t *aq                # (T, row) quantized attention result
     float *wide                # queries with their gates, or heads of a delta net and their gates
+    float *latent_rows         # (latent_tokens, H, latent with its rotated part) absorbed queries, then results; mla.pyx
+    uint8_t *latent_xq         # (latent_tokens, H, row) quantized parts of them
+    int64_t latent_tokens      # of a pass that go through latent attention together
     float *recurrent           # state of the recurrent layers of the timeline, as of n_past tokens
     float *hidden              # FFN hidden rows
     uint8_t *hq                # quantized hidden rows

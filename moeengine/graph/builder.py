@@ -78,13 +78,15 @@ class Sizes:
     gather_formats: int = 0
     weights_per_token: int = 0  # weights one token is multiplied with, but for the head
     formats: int = 0  # bit set of activation formats of normed rows
+    n_latent: int = 0  # floats a head and token in attention over latents; see graph.mla
+    latent_rows: set = field(default_factory=set)  # (activation format, length) of what is quantized a head and token there
     attn_rows: set = field(default_factory=set)  # (activation format, length) of attention results
     ff_rows: set = field(default_factory=set)
     ff_exp_rows: set = field(default_factory=set)
     gather_rows: set = field(default_factory=set)
     kv_elements: int = 0  # F16 values a position
     n_recurrent: int = 0  # float32 values of the recurrent layers' state
-    kv_layers: list = field(default_factory=list)  # (n_head_kv, head_dim_k, head_dim_v)
+    kv_layers: list = field(default_factory=list)  # (n_head_kv, head_dim_k, head_dim_v); head_dim_v 0: values are in the keys
 
     def largest(self, **values):
         for name, value in values.items():
@@ -172,7 +174,13 @@ class Builder:
 
     def matrix(self, name, n_rows, n_in, **options):
         """Weight (n_rows, n_in), remembered by name; see Tensors.matrix."""
-        weight = self.tensors.matrix(name, n_rows, n_in, **options)
+        return self._remembered(name, self.tensors.matrix(name, n_rows, n_in, **options), n_rows, n_in)
+
+    def matrices(self, name, n, n_rows, n_in):
+        """n matrices (n_rows, n_in) of one tensor as a Weight (n * n_rows, n_in), remembered by name."""
+        return self._remembered(name, self.tensors.matrices(name, n, n_rows, n_in), n * n_rows, n_in)
+
+    def _remembered(self, name, weight, n_rows, n_in):
         if weight is not None:
             self.weights[name] = weight
             if name != "token_embd.weight":
@@ -184,9 +192,13 @@ class Builder:
         for weight in weights:
             self.sizes.formats |= 1 << weight.x_format
 
-    def embed(self, *, scale=1.0, sections=None):
-        """Token embedding and rotation table. sections: "blocks" or "interleaved" where the file may part the rotated
-        pairs into sections with positions of their own (M-RoPE); see text_factors."""
+    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False):
+        """Token embedding and rotation table, whose RopeConfig is returned (None: nothing is rotated).
+
+        sections : "blocks" or "interleaved" where the file may part the rotated pairs into sections with positions of their
+                   own (M-RoPE); see text_factors
+        log_multiplier_cancels : bool     see rope_config
+        """
         hp = self.hparams
         factors = long_factors = self.tensors.vector("rope_freqs.weight", hp.n_rot // 2, optional=True)
         if factors is None:
@@ -197,10 +209,11 @@ class Builder:
         rope = None
         if hp.n_rot:
             rope = rope_config(self.file, n_rot=hp.n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors,
-                               long_factors=long_factors)
+                               long_factors=long_factors, log_multiplier_cancels=log_multiplier_cancels)
         self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
         self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope, scale=scale))
         self.sizes.largest(n_rot=hp.n_rot)
+        return rope
 
     def windows(self, *, every):
         """Keys that a query sees in each layer, 0 for all: list of int.

@@ -39,6 +39,9 @@ cdef extern from "<sys/mman.h>" nogil:
 
 # A pass of fewer multiplications is done before a team has woken up and waited for itself.
 ALONE_BELOW = 1_000_000
+# Queries (token x head) that go through attention over latents together: they are wide, and a chunk of a prompt has many.
+cdef enum:
+    LATENT_ROWS = 16384
 # Tokens of a pass that one thread does alone while other programs crowd a team of two out of its processors.
 CROWDED_TOKENS = 8
 
@@ -192,6 +195,9 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     p.v = <float *>take(base, &at, T * <size_t>sizes.n_v * 4)
     p.aq = take(base, &at, T * largest_row(isa, sizes.attn_rows))
     p.wide = <float *>take(base, &at, T * <size_t>sizes.n_wide * 4)
+    p.latent_tokens = min(T, max(<int64_t>1, LATENT_ROWS // max(1, <int64_t>sizes.n_head)))
+    p.latent_rows = <float *>take(base, &at, p.latent_tokens * <size_t>sizes.n_head * <size_t>sizes.n_latent * 4)
+    p.latent_xq = take(base, &at, p.latent_tokens * <size_t>sizes.n_head * largest_row(isa, sizes.latent_rows))
     p.hidden = <float *>take(base, &at, max(T * 2 * <size_t>sizes.n_ff, group * <size_t>sizes.n_ff_exp) * 4)
     p.hq = take(base, &at, max(T * largest_row(isa, sizes.ff_rows), group * largest_row(isa, sizes.ff_exp_rows)))
     p.gx = take(base, &at, group * <size_t>sizes.gather_formats * largest_row(isa, sizes.gather_rows))
@@ -477,6 +483,8 @@ cdef class Context:
         for n_head_kv, dim_k, dim_v in self.model.sizes.kv_layers:
             for i in range(2 * n_head_kv):
                 dim = dim_k if i < n_head_kv else dim_v
+                if dim == 0:      # values are in the keys
+                    continue
                 head = tiles[:, at:at + dim * MOE_KV_TILE]
                 at += dim * MOE_KV_TILE
                 yield (head.reshape(-1, dim, MOE_KV_TILE).swapaxes(1, 2) if i < n_head_kv

@@ -81,7 +81,7 @@ def original_context(file, n_ctx_train=0):
     return file.get_int(f"{file.architecture}.rope.scaling.original_context_length", n_ctx_train, lo=0, hi=1 << 31) or n_ctx_train
 
 
-def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None):
+def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None, log_multiplier_cancels=False):
     """Read the `rope.*` keys of a model file.
 
     Parameters
@@ -91,6 +91,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     n_ctx_train : int          context length the model was trained for
     freq_factors : Vector (n_rot/2,) or None     divisors of the angle (`rope_freqs`, `rope_factors_short`)
     long_factors : Vector (n_rot/2,) or None     in their place in contexts longer than the original (`rope_factors_long`)
+    log_multiplier_cancels : bool    a file with a log multiplier has YaRN's attention factor in the scale of the scores alone
 
     Raises
     ------
@@ -135,13 +136,13 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
         scale = 1.0 / float(freq_scale)
         published = 1.0 + 0.1 * math.log(scale) if scale > 1 else 1.0
         log_mul = file.get_float(f"{arch}.rope.scaling.yarn_log_multiplier", 0.0)
-        if log_mul != 0.0:
+        if log_mul != 0.0 and not log_multiplier_cancels:
             divisor = 1.0 + 0.1 * log_mul * math.log(scale) if scale > 1 else 1.0
             if not divisor > 0:
                 raise GGUFError(f"{file.files[0].path}: {arch}.rope.scaling.yarn_log_multiplier: found {log_mul}, with which "
                                 f"attention is scaled by {divisor}, expected more than 0")
             attn_factor *= published / divisor
-        else:
+        elif log_mul == 0.0:
             attn_factor *= published
     return RopeConfig(
         n_rot=n_rot,

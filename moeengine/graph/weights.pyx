@@ -157,6 +157,12 @@ class Tensors:
             weight.set_scale(float(scale.array()[0]))
         return weight
 
+    def matrices(self, name, n, n_rows, n_in):
+        """Weight (n * n_rows, n_in): the n matrices of one tensor, one after the other. They have neither bias nor scale."""
+        info = self.info(name, (n, n_rows, n_in))
+        self.pointers.append((name, self.file.address(name)))
+        return self._weight(name, info, n * n_rows, n_in)
+
     def expert(self, bank, info):
         """Weight (n_rows, n_cols) of expert 0 of a loader.banks.BankTensor."""
         return self._weight(bank.name, info, bank.n_rows, bank.n_cols, bank.row_offset)

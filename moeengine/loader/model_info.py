@@ -167,6 +167,8 @@ def kv_bytes_per_token(model_file):
     head_dim = n_embd // max(n_head) if n_head and max(n_head) > 0 else 0
     k = model_file.get_int(f"{arch}.attention.key_length", head_dim, lo=0)
     v = model_file.get_int(f"{arch}.attention.value_length", head_dim, lo=0)
+    if model_file.get_int(f"{arch}.attention.key_length_mla", 0, lo=0):
+        v = 0  # the cache holds latents, which are keys and values
     n_nextn = model_file.get_int(f"{arch}.nextn_predict_layers", 0, lo=0)
     return KV_BYTES * (k + v) * sum(n for il, n in enumerate(n_head_kv[: max(0, n_layer - n_nextn)]) if not _is_recurrent(model_file, il))
 

@@ -60,7 +60,10 @@ def test_logits_equal_stock(tmp_path, name):
     model = load(tiny)
     got, want = logits(model, prompt(), n_ubatch=512, n_ctx=256), record["logits"].astype(np.float64)
     error = ((got - want) ** 2).mean(-1) / want.var(-1)
-    assert np.median(error) < 1e-9 * max(1, len(model.blocks) / 10) and error.max() < 1e-7
+    if ARCH_MODELS[name].in_any_order:
+        assert np.median(error) < 1e-9 * max(1, len(model.blocks) / 10) and error.max() < 1e-7
+    else:  # queries, too, round to F16 otherwise here and there
+        assert error.max() < 1e-6
     assert (got.argmax(-1) == want.argmax(-1)).all()
 
 

@@ -1,0 +1,402 @@
+"""Latent attention (MLA): keys and values of all heads are made from one short row a position, the latent, and a small
+rotated part that all heads share.
+
+Two forms, as files come. Absorbed: the cache keeps latent and rotated part alone; the half of the up-projection that
+would make keys is applied to the queries instead (k_b), the half that would make values to the results (v_b). All heads
+then read the same keys, and a value is the beginning of its key. Plain: keys and values of every head are made (kv_b)
+and kept.
+
+The absorbed queries are wide (a latent a head), so a chunk's attention goes through some tokens at a time; no token sees
+which others went with it.
+"""
+from libc.math cimport floor, log
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from moeengine.graph.attention cimport Attention, Q_ROWS, SPLIT_TOKENS, attend_heads
+from moeengine.graph.block cimport (
+    Block, Linear, Pass, UNITS_A_THREAD, add_residual, cancelled, even_chunk, linear, linear_chunk, norm_rows,
+    quantize_rows, row_chunk, x_chunk,
+)
+from moeengine.graph.weights cimport Vector, Weight
+from moeengine.kernels.table cimport (
+    MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
+)
+from moeengine.kernels.threads cimport team_barrier, team_claim, team_size
+
+cdef enum:
+    ROWS_A_UNIT = 16      # (token, head) rows that are quantized by one unit of work
+    LEAST_Q_ROWS = 8      # query rows that a unit of attention has at least: what the kernel takes at once
+
+
+cdef enum Part:
+    PART_ALL
+    PART_F16
+    PART_SEGMENT
+    PART_MERGE
+
+
+cdef struct Latent:
+    int64_t n_embd, n_head, n_lora_q, n_lora, n_nope, n_rot, head_dim_v
+    bint absorbed
+    float eps, scale
+    double temperature_scale    # 0: queries keep their length
+    double temperature_length
+    const float *attn_norm      # (E,)
+    Linear down[2]              # q_a, or q where queries have no latent; kv_a
+    const float *q_a_norm       # (n_lora_q,)
+    const float *kv_a_norm      # (n_lora,)
+    Linear q_b
+    Linear k_b                  # absorbed: (n_lora, n_nope) a head, one after the other
+    Linear v_b                  # absorbed: (Dv, n_lora) a head
+    Linear kv_b                 # plain: (n_nope + Dv, n_lora) a head
+    Linear wo
+    int64_t kv_offset
+    unsigned formats
+    Attention heads             # plain: attention as usual, over what kv_b made
+
+
+cdef inline int64_t latent_row(const Latent *m) noexcept nogil:
+    """Floats of a latent with its rotated part."""
+    return m.n_lora + m.n_rot
+
+
+cdef inline int64_t head_dim(const Latent *m) noexcept nogil:
+    """Floats of one head's query before absorption."""
+    return m.n_nope + m.n_rot
+
+
+cdef inline float temperature(const Latent *m, int64_t pos) noexcept nogil:
+    """What the query at `pos` is multiplied with, so that attention stays sharp over long texts."""
+    return <float>(log(floor(pos / m.temperature_length) + 1) * m.temperature_scale + 1)
+
+
+cdef void finish_latents(const Latent *m, Pass *p, int64_t tile) noexcept nogil:
+    """Norm and rotation of this chunk's latents (p.wide) in one tile of the cache, which absorbed ones go to."""
+    cdef int64_t t0 = max(<int64_t>0, tile * MOE_KV_TILE - p.n_past), t
+    cdef int64_t t1 = min(p.n_tokens, (tile + 1) * MOE_KV_TILE - p.n_past), n = latent_row(m)
+    cdef float *row
+    for t in range(t0, t1):
+        row = p.wide + t * n
+        p.isa.rms_norm(<size_t>m.n_lora, row, m.kv_a_norm, m.eps, row)
+        p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, False, row + m.n_lora)
+    if m.absorbed:
+        p.isa.k_store(<size_t>(t1 - t0), <size_t>n, <size_t>(p.n_past + t0), p.wide + t0 * n, <size_t>n,
+                      p.kv + m.kv_offset * MOE_KV_TILE, <size_t>p.kv_tile_stride)
+
+
+cdef void finish_down(const Latent *m, Pass *p) noexcept nogil:
+    """Latents of keys and values finished, those of queries (p.k) normed and quantized into p.aq. Ends with a barrier."""
+    cdef int64_t first = p.n_past // MOE_KV_TILE, n_tiles = (p.n_past + p.n_tokens - 1) // MOE_KV_TILE - first + 1
+    cdef int64_t n = m.n_lora_q, unit, t
+    cdef int f = m.q_b.type.x_format if n else 0
+    cdef float *row
+    while True:
+        unit = team_claim(p.team, n_tiles + (p.n_tokens if n else 0))
+        if unit < 0:
+            break
+        if unit < n_tiles:
+            finish_latents(m, p, first + unit)
+            continue
+        t = unit - n_tiles
+        row = p.k + t * n
+        p.isa.rms_norm(<size_t>n, row, m.q_a_norm, m.eps, row)
+        p.isa.x[f].quantize_row(<size_t>n, row, p.aq + <size_t>t * moe_x_row_bytes(p.isa, f, <size_t>n))
+    team_barrier(p.team)
+
+
+cdef void product(Pass *p, const Linear *w, const uint8_t *x, float *out) noexcept nogil:
+    """out (T, n_rows) of T quantized rows. Ends with a barrier."""
+    cdef size_t stride = moe_x_row_bytes(p.isa, w.type.x_format, <size_t>w.n_in)
+    linear(p, w, 1, &x, &stride, &out, p.n_tokens)
+
+
+# The plain form.
+
+cdef void make_heads(const Latent *m, Pass *p) noexcept nogil:
+    """p.q rotated; p.k and p.v from what kv_b made, which lies behind the latents in p.wide. Ends with a barrier."""
+    cdef int64_t t, h, H = m.n_head, D = head_dim(m), Dv = m.head_dim_v
+    cdef const float *latent
+    cdef const float *made
+    cdef float *q
+    cdef float *k
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        latent = p.wide + t * latent_row(m)
+        made = p.wide + p.n_tokens * latent_row(m) + t * H * (m.n_nope + Dv)
+        for h in range(H):
+            q = p.q + (t * H + h) * D
+            k = p.k + (t * H + h) * D
+            p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, False, q + m.n_nope)
+            if m.temperature_scale != 0:
+                p.isa.scale(<size_t>D, temperature(m, p.n_past + t), q, q)
+            memcpy(k, made, <size_t>m.n_nope * sizeof(float))
+            memcpy(k + m.n_nope, latent + m.n_lora, <size_t>m.n_rot * sizeof(float))
+            memcpy(p.v + (t * H + h) * Dv, made + m.n_nope, <size_t>Dv * sizeof(float))
+            made += m.n_nope + Dv
+    team_barrier(p.team)
+
+
+cdef void attend_plain(const Latent *m, Pass *p, int ith) noexcept nogil:
+    quantize_rows(p, p.wide, p.n_tokens, m.n_lora, <size_t>latent_row(m), m.kv_b.type.x_format, p.aq)
+    product(p, &m.kv_b, p.aq, p.wide + p.n_tokens * latent_row(m))
+    make_heads(m, p)
+    attend_heads(&m.heads, p, ith)
+
+
+# The absorbed form. Rows are (token, head) pairs of some tokens from t0 on: row r is head r % H of token t0 + r / H.
+# Those in p.latent_rows are queries before attention and results after it, latent_row(m) floats apart.
+
+cdef void queries_of_rows(const Latent *m, Pass *p, int64_t t0, int64_t n_rows) noexcept nogil:
+    """Rotated parts to their place behind the latent, the others quantized for k_b. Ends with a barrier."""
+    cdef int64_t unit, r, t, H = m.n_head
+    cdef int f = m.k_b.type.x_format
+    cdef size_t row_bytes = moe_x_row_bytes(p.isa, f, <size_t>m.n_nope)
+    cdef float *q
+    while True:
+        unit = team_claim(p.team, (n_rows + ROWS_A_UNIT - 1) // ROWS_A_UNIT)
+        if unit < 0:
+            break
+        for r in range(unit * ROWS_A_UNIT, min(n_rows, (unit + 1) * ROWS_A_UNIT)):
+            t = t0 + r // H
+            q = p.q + (t0 * H + r) * head_dim(m)
+            p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, False, q + m.n_nope)
+            memcpy(p.latent_rows + r * latent_row(m) + m.n_lora, q + m.n_nope, <size_t>m.n_rot * sizeof(float))
+            p.isa.x[f].quantize_row(<size_t>m.n_nope, q, p.latent_xq + <size_t>r * row_bytes)
+    team_barrier(p.team)
+
+
+cdef void head_products(Pass *p, const Linear *w, int64_t H, int64_t T, float *out, int64_t out_row) noexcept nogil:
+    """Every head's own product with its rows of p.latent_xq; w holds the heads' matrices one after the other. Row r of the
+    results is at out + r * out_row. Ends with a barrier."""
+    cdef size_t row_bytes = moe_x_row_bytes(p.isa, w.type.x_format, <size_t>w.n_in)
+    cdef int64_t n = w.n_rows // H, n_tok = x_chunk(row_bytes, T), n_x = (T + n_tok - 1) // n_tok
+    cdef int64_t n_r = even_chunk(n, row_chunk(p, w.n_rows * n_x, T)), n_chunks = (n + n_r - 1) // n_r
+    cdef int64_t n_units = H * n_chunks * n_x, unit, after, h, r, t
+    cdef Linear head = w[0]
+    cdef const uint8_t *next_w
+    while True:
+        unit = team_claim(p.team, n_units)
+        if unit < 0:
+            break
+        if cancelled(p):
+            continue
+        h, r, t = unit // n_chunks % H, unit % n_chunks * n_r, unit // n_chunks // H * n_tok
+        after = (unit + team_size(p.team)) % (H * n_chunks)
+        next_w = w.w + <size_t>(after // n_chunks * n + after % n_chunks * n_r) * w.row_bytes
+        head.w = w.w + <size_t>(h * n) * w.row_bytes
+        linear_chunk(p.isa, &head, r, min(n, r + n_r), min(n_tok, T - t), p.latent_xq + <size_t>(t * H + h) * row_bytes,
+                     <size_t>H * row_bytes, out + (t * H + h) * out_row, <size_t>(H * out_row),
+                     next_w if unit + team_size(p.team) < n_units else NULL)
+    team_barrier(p.team)
+
+
+cdef void scale_rows(const Latent *m, Pass *p, int64_t t0, int64_t n_rows) noexcept nogil:
+    """Queries by the temperature of their position. Ends with a barrier."""
+    cdef int64_t r, n = latent_row(m)
+    while True:
+        r = team_claim(p.team, n_rows)
+        if r < 0:
+            break
+        p.isa.scale(<size_t>n, temperature(m, p.n_past + t0 + r // m.n_head), p.latent_rows + r * n, p.latent_rows + r * n)
+    team_barrier(p.team)
+
+
+cdef void attend(const Latent *m, Pass *p, int64_t t0, int64_t r0, int64_t r1, int ith, Part part, int64_t segment,
+                 float *partials) noexcept nogil:
+    """Attention of the rows r0 <= r < r1, in place; or one segment of the keys into `partials`, or the merge of these."""
+    cdef float *rows[Q_ROWS]
+    cdef int32_t n_kv[Q_ROWS]
+    cdef int64_t i, n_segments = (p.n_past + p.n_tokens + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT
+    cdef size_t stride = <size_t>(r1 - r0) * moe_attn_partial_floats(<size_t>m.n_lora)
+    cdef moe_attn a
+    for i in range(r1 - r0):
+        rows[i] = p.latent_rows + (r0 + i) * latent_row(m)
+        n_kv[i] = <int32_t>(p.n_past + t0 + (r0 + i) // m.n_head + 1)
+    memset(&a, 0, sizeof(a))
+    a.head_dim_k = <size_t>latent_row(m)
+    a.head_dim_v = <size_t>m.n_lora
+    a.n_q = <size_t>(r1 - r0)
+    a.q = <const float *const *>rows
+    a.out = rows
+    a.n_kv = n_kv
+    a.k = p.kv + m.kv_offset * MOE_KV_TILE
+    a.k_tile_stride = <size_t>p.kv_tile_stride
+    a.scale = m.scale
+    a.scratch = p.thread_scratch + <size_t>ith * p.thread_scratch_bytes
+    if part == PART_ALL:
+        p.isa.attention(&a)
+    elif part == PART_F16:
+        p.isa.attention_f16(&a)
+    elif part == PART_SEGMENT:
+        p.isa.attention_segment(&a, <size_t>segment, partials + <size_t>segment * stride)
+    else:        # rows of one token see the same keys
+        p.isa.attention_merge(&a, <size_t>((n_kv[0] + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT), partials, stride)
+
+
+cdef int64_t rows_a_unit(Pass *p, int64_t n_rows, int64_t n_times) noexcept nogil:
+    """Query rows a unit where n_rows are to be shared out n_times: many, as each unit reads all its keys once, but enough
+    units for the team. No result depends on it."""
+    cdef int64_t n = Q_ROWS, wanted = UNITS_A_THREAD * team_size(p.team)
+    while n > LEAST_Q_ROWS and (n_rows + n - 1) // n * n_times < wanted:
+        n //= 2
+    return n
+
+
+cdef void attend_rows(const Latent *m, Pass *p, int64_t t0, int64_t n_rows, int ith) noexcept nogil:
+    """Units are blocks of rows, those of the first positions apart from the others; later ones see more keys and come
+    first. Ends with a barrier."""
+    cdef int64_t n_short = min(n_rows, max(<int64_t>0, MOE_F16_POSITIONS - p.n_past - t0) * m.n_head)
+    cdef int64_t n = rows_a_unit(p, n_rows, 1), unit, b, r0
+    cdef int64_t n_short_blocks = (n_short + n - 1) // n, n_blocks = n_short_blocks + (n_rows - n_short + n - 1) // n
+    while True:
+        unit = team_claim(p.team, n_blocks)
+        if unit < 0:
+            break
+        if cancelled(p):
+            continue
+        b = n_blocks - 1 - unit
+        if b < n_short_blocks:
+            attend(m, p, t0, b * n, min(n_short, (b + 1) * n), ith, PART_F16, 0, NULL)
+        else:
+            r0 = n_short + (b - n_short_blocks) * n
+            attend(m, p, t0, r0, min(n_rows, r0 + n), ith, PART_ALL, 0, NULL)
+    team_barrier(p.team)
+
+
+cdef void attend_split(const Latent *m, Pass *p, int ith) noexcept nogil:
+    """Few tokens over many keys: units are (token, block of heads, segment of keys), merged afterwards."""
+    cdef int64_t T = p.n_tokens, H = m.n_head, S = (p.n_past + T + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT
+    cdef int64_t n = rows_a_unit(p, H, T * S), B = (H + n - 1) // n, unit, s, t, r0, r1
+    cdef size_t floats = <size_t>S * moe_attn_partial_floats(<size_t>m.n_lora)       # of a row
+    while True:
+        unit = team_claim(p.team, T * B * S)
+        if unit < 0:
+            break
+        s, t = unit % S, unit // S // B
+        r0 = t * H + unit // S % B * n
+        r1 = min((t + 1) * H, r0 + n)
+        if s * MOE_KV_SEGMENT <= p.n_past + t and not cancelled(p):
+            attend(m, p, 0, r0, r1, ith, PART_SEGMENT, s, p.partials + <size_t>r0 * floats)
+    team_barrier(p.team)
+    while True:
+        unit = team_claim(p.team, T * B)
+        if unit < 0:
+            break
+        r0 = unit // B * H + unit % B * n
+        r1 = min((unit // B + 1) * H, r0 + n)
+        if not cancelled(p):
+            attend(m, p, 0, r0, r1, ith, PART_MERGE, 0, p.partials + <size_t>r0 * floats)
+    team_barrier(p.team)
+
+
+cdef void quantize_results(const Latent *m, Pass *p, int64_t n_rows) noexcept nogil:
+    """For v_b. Ends with a barrier."""
+    cdef int64_t unit, r
+    cdef int f = m.v_b.type.x_format
+    cdef size_t row_bytes = moe_x_row_bytes(p.isa, f, <size_t>m.n_lora)
+    while True:
+        unit = team_claim(p.team, (n_rows + ROWS_A_UNIT - 1) // ROWS_A_UNIT)
+        if unit < 0:
+            break
+        for r in range(unit * ROWS_A_UNIT, min(n_rows, (unit + 1) * ROWS_A_UNIT)):
+            p.isa.x[f].quantize_row(<size_t>m.n_lora, p.latent_rows + r * latent_row(m), p.latent_xq + <size_t>r * row_bytes)
+    team_barrier(p.team)
+
+
+cdef void attend_absorbed(const Latent *m, Pass *p, int ith) noexcept nogil:
+    """p.attn of all tokens, as many at a time as p.latent_rows holds. p.attn may be p.q: a token's queries are done with."""
+    cdef int64_t t0 = 0, n, H = m.n_head
+    while t0 < p.n_tokens:
+        n = min(p.n_tokens - t0, p.latent_tokens)
+        queries_of_rows(m, p, t0, n * H)
+        head_products(p, &m.k_b, H, n, p.latent_rows, latent_row(m))
+        if m.temperature_scale != 0:
+            scale_rows(m, p, t0, n * H)
+        if p.n_tokens <= SPLIT_TOKENS and p.n_past + p.n_tokens > MOE_KV_SEGMENT:
+            attend_split(m, p, ith)
+        else:
+            attend_rows(m, p, t0, n * H, ith)
+        quantize_results(m, p, n * H)
+        head_products(p, &m.v_b, H, n, p.attn + t0 * H * m.head_dim_v, m.head_dim_v)
+        t0 += n
+
+
+cdef void latent_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
+    cdef const Latent *m = <const Latent *>state
+    cdef int64_t T = p.n_tokens, n = m.n_head * m.head_dim_v
+    cdef const uint8_t *x[2]
+    cdef size_t x_stride[2]
+    cdef float *out[2]
+    cdef int i, f
+    norm_rows(p, m.attn_norm, m.eps, m.formats, m.n_embd)
+    for i in range(2):
+        f = m.down[i].type.x_format
+        x[i] = p.xq[f]
+        x_stride[i] = moe_x_row_bytes(p.isa, f, <size_t>m.n_embd)
+    out[0] = p.k if m.n_lora_q else p.q
+    out[1] = p.wide
+    linear(p, m.down, 2, x, x_stride, out, T)
+    finish_down(m, p)
+    if m.n_lora_q:
+        product(p, &m.q_b, p.aq, p.q)
+
+    if m.absorbed:
+        attend_absorbed(m, p, ith)
+    else:
+        attend_plain(m, p, ith)
+
+    quantize_rows(p, p.attn, T, n, <size_t>n, m.wo.type.x_format, p.aq)
+    product(p, &m.wo, p.aq, p.out)
+    add_residual(p, m.n_embd, 1)
+
+
+cdef class LatentAttentionBlock(Block):
+    """x += wo(attention(norm(x))) with keys and values made from latents; D = n_nope + n_rot, L = n_lora.
+
+    Parameters
+    ----------
+    attn_norm : Vector (E,)
+    q : Weight                         (H*D, E), or with q_b (n_lora_q, E)
+    q_a_norm : Vector (n_lora_q,) or None
+    q_b : Weight (H*D, n_lora_q) or None
+    kv_a : Weight (L + n_rot, E)       the latent, then the part that is rotated
+    kv_a_norm : Vector (L,)            of the latent alone
+    k_b, v_b : Weight or None          absorbed: (H*L, n_nope), (H*Dv, L), head after head
+    kv_b : Weight or None              plain: (H*(n_nope + Dv), L), a head's keys before its values
+    o : Weight (E, H*Dv)
+    scale : float                      of the scores
+    temperature_scale, temperature_length : queries are multiplied with log(floor(pos / length) + 1) * scale + 1
+    kv_offset : int                    elements a position of all earlier layers in the cache
+    """
+
+    def __init__(self, *, Vector attn_norm, Weight q, q_a_norm, q_b, Weight kv_a, Vector kv_a_norm, k_b, v_b, kv_b,
+                 Weight o, int n_head, int n_nope, int n_rot, int head_dim_v, float eps, float scale, int64_t kv_offset,
+                 double temperature_scale=0, double temperature_length=1):
+        cdef Latent *m = <Latent *>calloc(1, sizeof(Latent))
+        if m == NULL:
+            raise MemoryError
+        self.state = m
+        self.run = latent_run
+        self.keep = [attn_norm, q, q_a_norm, q_b, kv_a, kv_a_norm, k_b, v_b, kv_b, o]
+        m.n_embd, m.n_head, m.n_lora, m.n_nope, m.n_rot = q.linear.n_in, n_head, kv_a_norm.size, n_nope, n_rot
+        m.head_dim_v, m.eps, m.scale, m.kv_offset, m.absorbed = head_dim_v, eps, scale, kv_offset, kv_b is None
+        m.temperature_scale, m.temperature_length = temperature_scale, temperature_length
+        m.attn_norm, m.kv_a_norm = attn_norm.data, kv_a_norm.data
+        m.down[0], m.down[1], m.wo = q.linear, kv_a.linear, o.linear
+        m.formats = 1u << q.linear.type.x_format | 1u << kv_a.linear.type.x_format
+        if q_b is not None:
+            m.q_b, m.n_lora_q, m.q_a_norm = (<Weight?>q_b).linear, q.linear.n_rows, (<Vector?>q_a_norm).data
+        if m.absorbed:
+            m.k_b, m.v_b = (<Weight?>k_b).linear, (<Weight?>v_b).linear
+            return
+        m.kv_b = (<Weight?>kv_b).linear
+        m.heads.n_head = m.heads.n_head_kv = n_head
+        m.heads.head_dim_k, m.heads.head_dim_v, m.heads.scale, m.heads.q_scale = n_nope + n_rot, head_dim_v, scale, 1
+        m.heads.kv_offset = kv_offset
+
+    def __dealloc__(self):
+        free(self.state)
