@@ -164,8 +164,10 @@ class Runtime:
         """ConfigError where a memory budget has no room for the first pass of one more session."""
         if self.config.memory_budget is None or self.choice is None or context in self._contexts:
             return
-        taken = sum(sum(c.memory_bytes.values()) for c in self._contexts)
-        needed = sum(context.memory_bytes.values())
+        memory = [c.memory_bytes for c in self._contexts]
+        scratch = max((m["scratch"] for m in memory), default=0)
+        taken = scratch + sum(m["kv"] for m in memory)
+        needed = context.memory_bytes["kv"] + max(0, context.memory_bytes["scratch"] - scratch)
         if taken + needed > self.choice.context_bytes and taken:
             raise ConfigError(
                 f"memory_budget: found {self.choice.context_bytes / 1e6:.0f} MB for sessions, of which {taken / 1e6:.0f} "

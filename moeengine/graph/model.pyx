@@ -19,6 +19,7 @@ from moeengine.graph.block cimport (
 )
 from moeengine.graph.attention cimport Q_ROWS, SPLIT_TOKENS
 from moeengine.graph.recurrent cimport RecurrentState
+from moeengine.graph.region cimport Region, scratch_of
 from moeengine.kernels.table cimport (
     MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, checked_isa, moe_attn_partial_floats, moe_isa, moe_x_row_bytes,
 )
@@ -29,13 +30,6 @@ from moeengine.errors import (
 )
 from moeengine.graph import arch as arch_package
 from moeengine.supply.base import ExpertSupply, ModelAt
-
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
-    int munmap(void *addr, size_t length)
-    int madvise(void *addr, size_t length, int advice)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_HUGEPAGE
-    void *MAP_FAILED
 
 # A pass of fewer multiplications is done before a team has woken up and waited for itself.
 ALONE_BELOW = 1_000_000
@@ -264,17 +258,8 @@ cdef void walk(void *arg, int ith, int nth) noexcept nogil:
             return
 
 
-cdef void *reserve(size_t n) except NULL:
-    """Zeroed memory that costs nothing until it is touched; on huge pages where the system has them."""
-    cdef void *at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-    if at == MAP_FAILED:
-        raise MemoryError(f"the system refuses {n / 1e6:.0f} MB for the context")
-    madvise(at, n, MADV_HUGEPAGE)
-    return at
-
-
 cdef class Context:
-    """One timeline over a Model: its KV cache and its scratch.
+    """One timeline over a Model: its KV cache, and scratch that it shares with others.
 
     n_ctx : int       positions the cache holds
     n_ubatch : int    tokens a chunk may have
@@ -291,15 +276,13 @@ cdef class Context:
     cdef public int64_t alone_below   # multiplications; a smaller pass runs on the calling thread alone
     cdef Pass p
     cdef Job job
-    cdef void *scratch
-    cdef void *cache
-    cdef size_t scratch_bytes, cache_bytes
-    cdef size_t kv_bytes              # the beginning of the cache; the recurrent state follows
+    cdef Region cache                 # keys and values, kv_bytes of them; the recurrent state follows
+    cdef Region scratch               # shared with the other contexts of the team
+    cdef size_t kv_bytes, scratch_bytes
     cdef readonly RecurrentState recurrent
     cdef int cancel_flag
 
     def __cinit__(self):
-        self.scratch = self.cache = NULL
         self.job.run = NULL
         self.job.state = NULL
 
@@ -311,13 +294,12 @@ cdef class Context:
         self.alone_below = ALONE_BELOW
         self.model, self.team, self.n_ctx, self.n_ubatch = model, team, n_ctx, min(n_ubatch, n_ctx)
         self.scratch_bytes = lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, NULL)
-        self.scratch = reserve(self.scratch_bytes)
-        lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, <uint8_t *>self.scratch)
-        self.cache_bytes = max(64, model.kv_bytes(n_ctx))
-        self.cache = reserve(self.cache_bytes)
-        self.p.kv = <uint16_t *>self.cache
+        self.scratch = scratch_of(team, self.scratch_bytes)
+        lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, self.scratch.base)
+        self.cache = Region(max(64, model.kv_bytes(n_ctx)))
+        self.p.kv = <uint16_t *>self.cache.base
         self.kv_bytes = model.sizes.kv_elements * 2 * whole_tiles(n_ctx)     # whole tiles: a multiple of 64
-        self.p.recurrent = <float *>(<uint8_t *>self.cache + self.kv_bytes)
+        self.p.recurrent = <float *>(self.cache.base + self.kv_bytes)
         self.recurrent = RecurrentState.new(self.p.recurrent, model.sizes.n_recurrent)
         self.p.team, self.p.n_ctx = team.team, n_ctx
         self.p.cancel = &self.cancel_flag
@@ -333,10 +315,6 @@ cdef class Context:
             self.job.run[i], self.job.state[i] = block.run, block.state
 
     def __dealloc__(self):
-        if self.scratch != NULL:
-            munmap(self.scratch, self.scratch_bytes)
-        if self.cache != NULL:
-            munmap(self.cache, self.cache_bytes)
         free(self.job.run)
         free(self.job.state)
 
@@ -438,8 +416,9 @@ cdef class Context:
 
     @property
     def memory_bytes(self):
-        """dict: bytes reserved for the KV cache and for scratch; touched pages are what counts."""
-        return {"kv": self.cache_bytes, "scratch": self.scratch_bytes}
+        """dict: bytes reserved for the KV cache and for scratch, which contexts of a team share; touched pages are what
+        counts."""
+        return {"kv": self.cache.n_bytes, "scratch": self.scratch_bytes}
 
     def kv_state(self, int64_t n_past):
         """What the timeline keeps of its first n_past tokens: a copy, uint16 (n,). Keys and values as F16 bits, head after

@@ -7,6 +7,7 @@ cdef extern from "team.h":
 
 cdef class Team:
     cdef moe_team *team          # never NULL after __cinit__
+    cdef object scratch          # memory that its runs use one after another, or None; the graph's
 
 # team.c is linked into kernels.threads only; other modules reach it through these.
 cdef void team_run(moe_team *team, moe_job job, void *arg) noexcept nogil

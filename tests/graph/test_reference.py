@@ -172,6 +172,21 @@ def test_kv_state_moves_a_timeline(tmp_path):
         b.set_kv_state(a.kv_state(137), 136)
 
 
+def test_contexts_of_a_team_share_scratch_and_nothing_else(tmp_path):
+    """Chunks of three timelines in turn, the last of which needs more scratch than there was."""
+    model = load(write_tiny(tmp_path / "m.gguf", "qwen3moe", n_ctx=256))
+    team, rng = Team(2), np.random.default_rng(5)
+    texts = [rng.integers(0, 200, 150).astype(np.int32) for _ in range(3)]
+    contexts = [model.new_context(n_ctx=n_ctx, n_ubatch=50, team=team) for n_ctx in (256, 150, 256)]
+    contexts[2] = model.new_context(n_ctx=256, n_ubatch=90, team=team)
+    got = [np.empty((150, model.hparams.n_vocab), np.float32) for _ in texts]
+    for at in range(0, 150, 30):
+        for context, tokens, out in zip(contexts, texts, got):
+            context.forward(tokens[at : at + 30], at, "all", out[at : at + 30])
+    for tokens, out in zip(texts, got):
+        assert out.tobytes() == logits(model, tokens, n_ubatch=150).tobytes()
+
+
 def test_trace_of_routing(tmp_path):
     model = load(write_tiny(tmp_path / "m.gguf", "qwen3moe", n_expert=8, n_expert_used=3))
     ctx = model.new_context(n_ctx=32, n_ubatch=16, team=Team(1))

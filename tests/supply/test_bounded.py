@@ -156,3 +156,10 @@ def test_a_further_session_beyond_the_budget_is_refused(tmp_path):
             second.eval(prompt(3))
         first.close()
         assert len(second.eval(prompt(3)))
+
+
+def test_sessions_share_the_scratch_that_the_budget_counts(tmp_path):
+    path = write_model(tmp_path)
+    with Engine(path, n_ctx=200, memory_budget="1G") as engine:
+        sessions = [engine.session(n_ctx=100) for _ in range(2)]
+        assert len({tuple(s.eval(prompt(3))) for s in sessions}) == 1
