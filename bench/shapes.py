@@ -24,6 +24,12 @@ class Shape:
     n_ff_shexp: int = 0
     qkv_bias: bool = False
     qk_norm: str = ""  # "head": one weight a head dimension; "row": one weight a column
+    n_lora: int = 0  # latent attention: rank of keys and values; head_dim is without the n_rot rotated ones
+    n_lora_q: int = 0
+    n_rot: int = 0
+    head_dim_v: int = 0
+    n_layer_dense_lead: int = 0
+    n_expert_shared: int = 0
 
 
 # Source: config.json of the named models on Hugging Face.
@@ -38,6 +44,14 @@ PRESETS = {
     "qwen2moe-14b": Shape(
         "qwen2moe", 2048, 24, 16, 16, 128, 60, 4, 1408, 151936, 1e6, 1e-6, 8192, 5632,
         n_ff_shexp=5632, qkv_bias=True,
+    ),
+    "deepseek-v2-lite": Shape(
+        "deepseek2", 2048, 27, 16, 1, 128, 64, 6, 1408, 102400, 1e4, 1e-6, 4096, 10944, n_ff_shexp=2816,
+        n_lora=512, n_rot=64, head_dim_v=128, n_layer_dense_lead=1, n_expert_shared=2,
+    ),
+    "glm-4.7-flash": Shape(
+        "deepseek2", 2048, 47, 20, 1, 192, 64, 4, 1536, 154880, 1e6, 1e-5, 202752, 10240, n_ff_shexp=1536,
+        n_lora=512, n_lora_q=768, n_rot=64, head_dim_v=256, n_layer_dense_lead=1, n_expert_shared=1,
     ),
     "small": Shape(
         "qwen3moe", 1024, 4, 8, 2, 128, 32, 4, 512, 8192, 1e6, 1e-6, 8192, 2048, qk_norm="head"
@@ -65,25 +79,37 @@ def tensors(s: Shape) -> list[Tensor]:
     for il in range(s.n_layer):
         layer = [
             Tensor(f"blk.{il}.{role}{'' if role.endswith('.bias') else '.weight'}", shape, role, il)
-            for role, shape in _layer(s).items()
+            for role, shape in _layer(s, il).items()
         ]
         out += sorted(layer, key=lambda t: t.name)
     return out
 
 
-def _layer(s: Shape) -> dict[str, tuple[int, ...]]:
+def _layer(s: Shape, il: int) -> dict[str, tuple[int, ...]]:
+    layer = {"attn_norm": (s.n_embd,), "ffn_norm": (s.n_embd,)}
+    layer |= _latent_attention(s) if s.n_lora else _attention(s)
+    if il < s.n_layer_dense_lead:
+        return layer | _gated(s, "", s.n_ff)
+    layer |= {"ffn_gate_inp": (s.n_expert, s.n_embd)}
+    layer |= {role: (s.n_expert, *shape) for role, shape in _gated(s, "_exps", s.n_ff_exp).items()}
+    if s.n_ff_shexp:
+        layer |= _gated(s, "_shexp", s.n_ff_shexp)
+        layer |= {} if s.n_expert_shared else {"ffn_gate_inp_shexp": (s.n_embd,)}
+    return layer
+
+
+def _gated(s: Shape, suffix: str, n_ff: int) -> dict[str, tuple[int, ...]]:
+    shapes = {"gate": (n_ff, s.n_embd), "up": (n_ff, s.n_embd), "down": (s.n_embd, n_ff)}
+    return {f"ffn_{part}{suffix}": shape for part, shape in shapes.items()}
+
+
+def _attention(s: Shape) -> dict[str, tuple[int, ...]]:
     n_q, n_kv = s.n_head * s.head_dim, s.n_head_kv * s.head_dim
     layer = {
-        "attn_norm": (s.n_embd,),
         "attn_q": (n_q, s.n_embd),
         "attn_k": (n_kv, s.n_embd),
         "attn_v": (n_kv, s.n_embd),
         "attn_output": (s.n_embd, n_q),
-        "ffn_norm": (s.n_embd,),
-        "ffn_gate_inp": (s.n_expert, s.n_embd),
-        "ffn_gate_exps": (s.n_expert, s.n_ff_exp, s.n_embd),
-        "ffn_up_exps": (s.n_expert, s.n_ff_exp, s.n_embd),
-        "ffn_down_exps": (s.n_expert, s.n_embd, s.n_ff_exp),
     }
     if s.qk_norm:
         head = s.qk_norm == "head"
@@ -91,14 +117,23 @@ def _layer(s: Shape) -> dict[str, tuple[int, ...]]:
         layer |= {"attn_k_norm": (s.head_dim if head else n_kv,)}
     if s.qkv_bias:
         layer |= {"attn_q.bias": (n_q,), "attn_k.bias": (n_kv,), "attn_v.bias": (n_kv,)}
-    if s.n_ff_shexp:
-        layer |= {
-            "ffn_gate_inp_shexp": (s.n_embd,),
-            "ffn_gate_shexp": (s.n_ff_shexp, s.n_embd),
-            "ffn_up_shexp": (s.n_ff_shexp, s.n_embd),
-            "ffn_down_shexp": (s.n_embd, s.n_ff_shexp),
-        }
     return layer
+
+
+def _latent_attention(s: Shape) -> dict[str, tuple[int, ...]]:
+    n_q = s.n_head * (s.head_dim + s.n_rot)
+    layer = {
+        "attn_kv_a_mqa": (s.n_lora + s.n_rot, s.n_embd),
+        "attn_kv_a_norm": (s.n_lora,),
+        "attn_k_b": (s.n_head, s.n_lora, s.head_dim),
+        "attn_v_b": (s.n_head, s.head_dim_v, s.n_lora),
+        "attn_output": (s.n_embd, s.n_head * s.head_dim_v),
+    }
+    if not s.n_lora_q:
+        return layer | {"attn_q": (n_q, s.n_embd)}
+    return layer | {
+        "attn_q_a": (s.n_lora_q, s.n_embd), "attn_q_a_norm": (s.n_lora_q,), "attn_q_b": (n_q, s.n_lora_q),
+    }  # fmt: skip
 
 
 def add_metadata(writer, s: Shape) -> None:
@@ -111,13 +146,21 @@ def add_metadata(writer, s: Shape) -> None:
     writer.add_expert_feed_forward_length(s.n_ff_exp)
     writer.add_expert_count(s.n_expert)
     writer.add_expert_used_count(s.n_expert_used)
-    if s.n_ff_shexp:
+    if s.n_expert_shared:
+        writer.add_expert_shared_count(s.n_expert_shared)
+        writer.add_leading_dense_block_count(s.n_layer_dense_lead)
+    elif s.n_ff_shexp:
         writer.add_expert_shared_feed_forward_length(s.n_ff_shexp)
     writer.add_head_count(s.n_head)
     writer.add_head_count_kv(s.n_head_kv)
-    writer.add_key_length(s.head_dim)
-    writer.add_value_length(s.head_dim)
-    writer.add_rope_dimension_count(s.head_dim)
+    writer.add_key_length(s.n_lora + s.n_rot if s.n_lora else s.head_dim)
+    writer.add_value_length(s.n_lora or s.head_dim)
+    writer.add_rope_dimension_count(s.n_rot or s.head_dim)
+    if s.n_lora:
+        writer.add_kv_lora_rank(s.n_lora)
+        writer.add_q_lora_rank(s.n_lora_q)
+        writer.add_key_length_mla(s.head_dim + s.n_rot)
+        writer.add_value_length_mla(s.head_dim_v)
     writer.add_rope_freq_base(s.rope_freq_base)
     writer.add_layer_norm_rms_eps(s.rms_eps)
     writer.add_vocab_size(s.n_vocab)

@@ -100,7 +100,7 @@ def latent_attention(*, rank_q=0, absorbed=True, rank=64, nope=32, rot=16, dim_v
 
 
 def _deepseek(*, rank_q=0, absorbed=True, rank=64, nope=32, rot=16, dim_v=32, bias=False, shared=1, n_expert=X, n_nextn=0,
-              b="single", **metadata):  # fmt: skip
+              b="single", arch="deepseek2", **metadata):  # fmt: skip
     head = (*latent_attention(rank_q=rank_q, absorbed=absorbed, rank=rank, nope=nope, rot=rot, dim_v=dim_v, b=b), *norm())
     moe = (*head, *experts(shared=shared * F, select_bias=bias, n_expert=n_expert))
     keys = {
@@ -110,7 +110,7 @@ def _deepseek(*, rank_q=0, absorbed=True, rank=64, nope=32, rot=16, dim_v=32, bi
         "attention.q_lora_rank": rank_q, "rope.dimension_count": rot, "expert_count": n_expert, "expert_shared_count": shared,
         "leading_dense_block_count": 1, "nextn_predict_layers": n_nextn,
     }  # fmt: skip
-    return ArchModel("deepseek2", keys | metadata, ((*head, *gated(G)), moe, moe, *(next_token_layer(*moe),) * n_nextn),
+    return ArchModel(arch, keys | metadata, ((*head, *gated(G)), moe, moe, *(next_token_layer(*moe),) * n_nextn),
                      in_any_order=b == "single")  # fmt: skip
 
 
@@ -256,6 +256,9 @@ ARCH_MODELS = {
     ),
     "deepseek2-dense": _deepseek(  # all experts are used: the choice between two near each other would be one of rounding
         rank_q=32, bias=True, b="matrix", expert_gating_func=2, expert_weights_norm=True, expert_used_count=X, **yarn(0.1),
+    ),
+    "mistral4": _deepseek(
+        rank_q=32, arch="mistral4", expert_gating_func=1, expert_weights_norm=True, **_TEMPERED, **yarn(0.1),
     ),
     "deepseek2-kv_b": _deepseek(rank_q=64, absorbed=False, expert_weights_scale=16.0, **_DEEPSEEK_GROUPS, **yarn()),
     "deepseek2-kv_b-lite": _deepseek(

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from moeengine import Engine
-from moeengine.errors import GGUFError, MoeEngineError
+from moeengine.errors import GGUFError, MoeEngineError, UnsupportedError
 from moeengine.graph.arch.deepseek2 import usual_gating
 from moeengine.loader.model_info import describe
 from tests.arch_models import ARCH_MODELS, QType, H, prompt, write_arch
 from tests.engine.test_odd_metadata import VALUES
 from tests.graph.test_reference import load, logits
+from tests.tiny_weights import random_weights
 
-NAMES = [name for name, model in ARCH_MODELS.items() if model.arch == "deepseek2"]
 N_LAYER, RANK, ROT, NOPE = 3, 64, 16, 32  # of the recipes "deepseek2" and "deepseek2-kv_b"
 
 
@@ -63,8 +63,6 @@ def test_a_saved_session_is_of_one_form(tmp_path):
 
 def with_heads(n_head, rank=32, nope=32, rot=16, dim_v=32, n_embd=64):
     """Metadata and tensors that give the recipe "deepseek2-lite" another number of heads and smaller latents, quantized."""
-    from tests.tiny_weights import random_weights
-
     rng = np.random.default_rng(n_head)
     shapes = {
         "attn_q": (n_head * (nope + rot), n_embd), "attn_kv_a_mqa": (rank + rot, n_embd), "attn_k_b": (n_head, rank, nope),
@@ -142,6 +140,12 @@ def test_keys_that_do_not_fit(tmp_path, name, key, value, words):
     assert str(path) in str(error.value)
 
 
+def test_mistral4_has_one_log_multiplier(tmp_path):
+    path = write_arch(tmp_path / "m.gguf", "mistral4", metadata={"rope.scaling.yarn_log_multiplier": 0.2}).path
+    with pytest.raises(UnsupportedError, match="yarn_log_multiplier: 0.2.* is not supported"):
+        Engine(path, n_threads=1)
+
+
 @pytest.mark.parametrize("name, tensor, shape, words", [
     ("deepseek2", "attn_k_b", (H, NOPE, RANK), f"found shape {H} x {NOPE} x {RANK}, expected {H} x {RANK} x {NOPE}"),
     ("deepseek2", "attn_k_b", (H * RANK, NOPE), f"found shape {H * RANK} x {NOPE}, expected {H} x {RANK} x {NOPE}"),
@@ -164,7 +168,7 @@ def test_tensors_that_do_not_fit(tmp_path, name, tensor, shape, words):
 @pytest.mark.parametrize("name", ["deepseek2", "deepseek2-kv_b", "deepseek2-narrow"])
 def test_any_value_of_any_key_works_or_is_refused(tmp_path, name):
     path, n_refused = tmp_path / "m.gguf", 0
-    for key in [key for key in ARCH_MODELS[name].metadata]:
+    for key in ARCH_MODELS[name].metadata:
         for kind, value in VALUES.items():
             write_arch(path, name, metadata={key: value})
             try:
