@@ -21,7 +21,7 @@ from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.mul_mat_id cimport (
     ExpertHooks, ExpertPlan, expert_bytes, expert_bytes_now, hooks_after, hooks_before, plan_build,
 )
-from moeengine.kernels.table cimport moe_fetch_for_writing, moe_isa, moe_x_row_bytes
+from moeengine.kernels.table cimport moe_fetch_for_writing, moe_isa, moe_weighted, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim, team_size
 from moeengine.supply.base cimport ExpertSupply, TierHooks
 
@@ -262,15 +262,18 @@ cdef void fetch_out(const MoeState *s, Pass *p, int64_t k0, int64_t k1, int64_t 
 cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g, float *tmp) noexcept nogil:
     """out[token] += weight * (down hidden), experts ascending. A unit owns some rows of `down` for all
     experts of the group, which fixes the order of the sum. Ends with a barrier."""
-    cdef int64_t E = s.n_embd, A = s.route.n_expert_used, i, k, k0, k1, r0, r1, unit, n_in
+    cdef int64_t E = s.n_embd, i, k0, k1, r0, r1, unit, n_in
     cdef int f = tier.bank[DOWN].one.type.x_format
     cdef size_t stride
-    cdef int64_t n_xc, pair, n_r = even_chunk(E, row_chunk(p, E, p.n_tokens))
+    cdef moe_weighted rows
+    cdef int64_t n_xc, n_r = even_chunk(E, row_chunk(p, E, p.n_tokens))
     cdef const uint8_t *next_w
     cdef Linear down
     n_in = tier.bank[DOWN].one.n_in
     stride = moe_x_row_bytes(p.isa, f, <size_t>n_in)
     n_xc = x_chunk(stride, p.n_tokens)
+    rows.n_used, rows.weight = s.route.n_expert_used, p.route_weights
+    rows.x, rows.x_stride, rows.y_stride = tmp, n_r, E
     while True:
         unit = team_claim(p.team, (E + n_r - 1) // n_r)
         if unit < 0:
@@ -295,11 +298,10 @@ cdef void down_sum(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
                 fetch_out(s, p, k0, k1, r0, r1)
                 linear_chunk(p.isa, &down, r0, r1, k1 - k0, p.hq + <size_t>(k0 - g.p0) * stride, stride,
                              tmp - r0, <size_t>n_r, next_w)
-                for k in range(k0, k1):
-                    pair = p.plan.pair[k]
-                    if not p.isa.axpy(<size_t>(r1 - r0), p.route_weights[pair], tmp + (k - k0) * n_r,
-                                      p.out + (pair // A) * E + r0):
-                        pass_fail(p, PASS_NAN_EXPERT, s.il, tier.first + p.plan.expert[i])
+                rows.n, rows.n_rows, rows.pair = r1 - r0, k1 - k0, p.plan.pair + k0
+                rows.y = p.out + r0
+                if not p.isa.add_weighted(&rows):
+                    pass_fail(p, PASS_NAN_EXPERT, s.il, tier.first + p.plan.expert[i])
                 k0 = k1
     team_barrier(p.team)
 

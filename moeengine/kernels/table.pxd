@@ -57,6 +57,17 @@ cdef extern from "moe_table.h":
         const float *sink
         void *scratch
 
+    ctypedef struct moe_weighted:
+        size_t n
+        size_t n_rows
+        const int32_t *pair
+        int32_t n_used
+        const float *weight
+        const float *x
+        size_t x_stride
+        float *y
+        size_t y_stride
+
     ctypedef struct moe_delta:
         size_t dim
         size_t n_rows
@@ -80,7 +91,7 @@ cdef extern from "moe_table.h":
         void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y) noexcept nogil
         void (*add)(size_t n, const float *a, const float *b, float *y) noexcept nogil
         void (*scale)(size_t n, float a, const float *x, float *y) noexcept nogil
-        int (*axpy)(size_t n, float a, const float *x, float *y) noexcept nogil
+        int (*add_weighted)(const moe_weighted *a) noexcept nogil
         void (*silu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y) noexcept nogil

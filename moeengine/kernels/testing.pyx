@@ -10,7 +10,7 @@ from posix.stdlib cimport posix_memalign
 
 import numpy as np
 
-from .table cimport MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_delta, moe_isa
+from .table cimport MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_delta, moe_isa, moe_weighted
 
 KV_TILE = MOE_KV_TILE
 KV_SEGMENT = MOE_KV_SEGMENT
@@ -54,17 +54,20 @@ def scale(float factor, const float[::1] x):
     return y
 
 
-def axpy(float factor, const float[::1] x, const float[::1] y):
-    """factor * x + y, rounded once"""
-    out = np.array(y)
-    checked_isa().axpy(x.shape[0], factor, _in(x), _out(out))
-    return out
-
-
-def axpy_is_finite(const float[::1] x):
-    """What axpy says of x: a bool array of one."""
-    out = np.zeros(x.shape[0], np.float32)
-    return np.array([checked_isa().axpy(x.shape[0], 1.0, _in(x), _out(out))], bool)
+def add_weighted(const float[::1] weight, const int32_t[::1] pair, int32_t n_used, const float[:, ::1] x, const float[:, ::1] y):
+    """(y with row k of x times weight[pair[k]] added to row pair[k] // n_used, whether all of x is finite)"""
+    cdef float[:, ::1] out = np.array(y)
+    cdef moe_weighted a
+    if any(not 0 <= p < min(weight.shape[0], y.shape[0] * n_used) for p in pair) or pair.shape[0] != x.shape[0]:
+        raise ValueError("pair")
+    memset(&a, 0, sizeof(a))
+    a.n, a.n_rows, a.n_used = x.shape[1], x.shape[0], n_used
+    a.x_stride = a.y_stride = x.shape[1]
+    if x.size:
+        a.pair, a.weight, a.x, a.y = &pair[0], &weight[0], &x[0, 0], &out[0, 0]
+    else:
+        a.n_rows = 0
+    return np.asarray(out), bool(checked_isa().add_weighted(&a))
 
 
 def silu_mul(const float[::1] gate, const float[::1] up):

@@ -46,21 +46,47 @@ def test_sums_and_products(n):
     assert_same_bytes(on_every_isa(lambda: ops.add(a, b)), a + b)
     assert_same_bytes(on_every_isa(lambda: ops.scale(0.3, a)), np.float32(0.3) * a)
     # the product of two float32 is exact in float64; the sum is rounded twice, which hardly ever shows
-    got = on_every_isa(lambda: ops.axpy(0.3, a, b))
+    got = madd(np.float32(0.3), a, b)
     exact = np.float64(np.float32(0.3)) * a + b
     assert np.mean(got == exact.astype(np.float32)) > 0.99 or n < 100
     assert_close(got, exact, 6e-8, 1e-45)
 
 
+def add_weighted(*args):
+    return on_every_isa(lambda: ops.add_weighted(*args)[0])
+
+
+def is_finite(x):
+    one, first = np.ones(1, np.float32), np.zeros(len(x), np.int32)
+    return on_every_isa(lambda: np.array(ops.add_weighted(one, first, 1, x, np.zeros_like(x[:1]))[1]))
+
+
+def madd(factor, x, y):
+    return add_weighted(np.array([factor], np.float32), np.zeros(1, np.int32), 1, x[None], y[None])[0]
+
+
 @pytest.mark.parametrize("n", SIZES)
-def test_axpy_notices_what_is_not_finite(n):
-    x, _ = rows(n, scale=1e37)
-    assert on_every_isa(lambda: ops.axpy_is_finite(x))
+def test_weighted_rows_go_where_their_pair_says(n):
+    """Some rows twice, some never, each in the order of the pairs."""
+    rng = np.random.default_rng(n)
+    x, y = rng.standard_normal((9, n)).astype(np.float32), rng.standard_normal((5, n)).astype(np.float32)
+    weight = rng.standard_normal(15).astype(np.float32)
+    pair = np.array([14, 3, 5, 4, 0, 12, 1, 2, 13], np.int32)
+    want = y.copy()
+    for row, p in zip(x, pair):
+        want[p // 3] = madd(weight[p], row, want[p // 3])
+    assert_same_bytes(add_weighted(weight, pair, 3, x, y), want)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_weighted_rows_that_are_not_finite_are_noticed(n):
+    x = np.stack(rows(n, scale=1e37))
+    assert is_finite(x)
     for at in {0, n // 2, n - 1} if n else ():
-        for value in (np.nan, np.inf, -np.inf):
+        for k, value in ((0, np.nan), (1, np.inf), (0, -np.inf)):
             bad = x.copy()
-            bad[at] = value
-            assert not on_every_isa(lambda: ops.axpy_is_finite(bad))
+            bad[k, at] = value
+            assert not is_finite(bad)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -95,7 +121,7 @@ def test_special_values_go_the_same_way_everywhere():
     for factor in SPECIAL:
         with np.errstate(all="ignore"):
             assert_same_bytes(on_every_isa(lambda: ops.scale(factor, a)), factor * a)
-        on_every_isa(lambda: ops.axpy(factor, a, b))
+        madd(factor, a, b)
     assert np.isnan(on_every_isa(lambda: ops.rms_norm(SPECIAL, None, 1e-6))).all()
 
 
@@ -107,7 +133,7 @@ def test_madd_is_rounded_once():
     scale = 2.0 ** rng.integers(-60, 60, n)
     factor = np.float32(1 + 2.0**-12)
     y = (scale * (1 + rng.integers(0, 1 << 23, n) * 2.0**-23) * rng.choice([-1, 1], n)).astype(np.float32)
-    got = on_every_isa(lambda: ops.axpy(factor, a, y))
+    got = madd(factor, a, y)
     exact = np.longdouble(factor) * a.astype(np.longdouble) + y  # 64-bit mantissa: exact but for far-apart scales
     near = np.abs(np.log2(scale)) < 14
     assert_same_bytes(got[near], exact[near].astype(np.float32))
@@ -115,13 +141,13 @@ def test_madd_is_rounded_once():
     for tiny, want in ((2.0**-60, 1 + 2.0**-23), (0.0, 1.0), (-(2.0**-60), 1.0)):
         one = np.array([1 + tiny * 0], np.float32)
         x = np.array([2.0**-24], np.float32)
-        got = on_every_isa(lambda: ops.axpy(1.0, x, one))
+        got = madd(1.0, x, one)
         assert got[0] == 1.0
     # 2^-12 * (2^-12 + 2^-35) = 2^-24 + 2^-47 above 1: rounds up; with the sign turned, down
     x = np.array([2.0**-12 + 2.0**-35], np.float32)
-    assert on_every_isa(lambda: ops.axpy(2.0**-12, x, np.ones(1, np.float32)))[0] == np.float32(1 + 2.0**-23)
+    assert madd(2.0**-12, x, np.ones(1, np.float32))[0] == np.float32(1 + 2.0**-23)
     x = np.array([2.0**-12 - 2.0**-36], np.float32)
-    assert on_every_isa(lambda: ops.axpy(2.0**-12, x, np.ones(1, np.float32)))[0] == 1
+    assert madd(2.0**-12, x, np.ones(1, np.float32))[0] == 1
 
 
 @pytest.mark.parametrize("neox", [False, True])

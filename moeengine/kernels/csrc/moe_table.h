@@ -140,6 +140,18 @@ typedef struct moe_delta {
     float scale;
 } moe_delta;
 
+/* Rows that are added to others: for k < n_rows, in this order, each times its weight, with p = pair[k]
+ *   y[p / n_used][i] = fma(weight[p], x[k][i], y[p / n_used][i])        i < n ; strides in floats */
+typedef struct moe_weighted {
+    size_t n, n_rows;
+    const int32_t *pair;
+    int32_t n_used;
+    const float *weight, *x;
+    size_t x_stride;
+    float *y;
+    size_t y_stride;
+} moe_weighted;
+
 typedef struct moe_isa {
     const char *name;
     const char *features; /* comma separated names that cpu.c knows; all must be present */
@@ -155,8 +167,8 @@ typedef struct moe_isa {
     void (*add)(size_t n, const float *a, const float *b, float *y);
     /* y = a * x */
     void (*scale)(size_t n, float a, const float *x, float *y);
-    /* y = fma(a, x, y); 1 where every x is finite, else 0 */
-    int (*axpy)(size_t n, float a, const float *x, float *y);
+    /* 1 where every x is finite, else 0 */
+    int (*add_weighted)(const moe_weighted *a);
     /* y = silu(gate) * up ; y may be gate or up */
     void (*silu_mul)(size_t n, const float *gate, const float *up, float *y);
     /* y = gelu_tanh(gate) * up */

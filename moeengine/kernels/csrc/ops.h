@@ -53,16 +53,30 @@ static void scale_row(size_t n, float factor, const float *x, float *y) {
     MOE_ROW_LOOP(n, x, x, y, ((void)b, v16_mul(f, a)));
 }
 
-static int axpy(size_t n, float factor, const float *x, float *y) {
-    const v16f f = v16_set1(factor);
-    v16f zeros = v16_zero(); /* plus 0 * x, which is NaN for a NaN or an infinite x */
-    for (size_t i = 0; i < n; i += 16) {
-        size_t m = n - i < 16 ? n - i : 16;
-        v16f a = load_lanes(x + i, m);
-        zeros = v16_madd(v16_zero(), a, zeros);
-        store_lanes(y + i, v16_madd(f, a, load_lanes(y + i, m)), m);
+static int add_weighted(const moe_weighted *a) {
+    v16f zeros[4]; /* plus 0 * x, which is NaN for a NaN or an infinite x; four, or one sum would wait for itself */
+    for (int c = 0; c < 4; c++) zeros[c] = v16_zero();
+    for (size_t k = 0; k < a->n_rows; k++) {
+        const int32_t p = a->pair[k];
+        const v16f weight = v16_set1(a->weight[p]);
+        const float *x = a->x + k * a->x_stride;
+        float *y = a->y + (size_t)(p / a->n_used) * a->y_stride;
+        size_t i = 0;
+        for (; i + 64 <= a->n; i += 64)
+#pragma GCC unroll 4
+            for (size_t c = 0; c < 4; c++) {
+                const v16f v = v16_load(x + i + 16 * c);
+                zeros[c] = v16_madd(v16_zero(), v, zeros[c]);
+                v16_store(y + i + 16 * c, v16_madd(weight, v, v16_load(y + i + 16 * c)));
+            }
+        for (; i < a->n; i += 16) {
+            const size_t m = a->n - i < 16 ? a->n - i : 16;
+            const v16f v = load_lanes(x + i, m);
+            zeros[0] = v16_madd(v16_zero(), v, zeros[0]);
+            store_lanes(y + i, v16_madd(weight, v, load_lanes(y + i, m)), m);
+        }
     }
-    return v16_hsum(zeros) == 0.0f;
+    return v16_hsum(v16_add(v16_add(zeros[0], zeros[1]), v16_add(zeros[2], zeros[3]))) == 0.0f;
 }
 
 /* As in ggml, what is left of a row after whole vectors goes through the C library's exp. */
