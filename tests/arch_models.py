@@ -32,6 +32,12 @@ class ArchModel:
     ends: tuple = ()  # rows beside the embedding and the last norm
     tied: bool = False  # no head of its own
     in_any_order: bool = True  # no sum of F32 weights is taken in another order than stock's, or it does not matter
+    n_tokens: int = N_TOKENS  # of the prompt that is recorded
+
+    @property
+    def n_ctx(self):
+        """Positions of the context that the prompt is recorded and tested in."""
+        return 256 if self.n_tokens <= 256 else 512
 
 
 BASE = {
@@ -212,6 +218,51 @@ def _exaone():
     }, (dense, dense, moe, moe, next_token_layer(*dense)))  # fmt: skip
 
 
+def _deepseek4():
+    """A layer without compressed keys, two that compress four positions to one, of which an indexer chooses, and one that
+    compresses 128. The first two layers' experts follow from the token alone."""
+    d, n_rot, rank, o_rank, groups, di, hi, streams = 96, 32, 64, 32, 2, 64, 16, 4  # 96: heads of 128 sum in F16 as CPUs with F16 units do
+
+    def hyper(name, n):
+        return ((f"{name}_fn.weight", (n, streams * E), "mix"), (f"{name}_base.weight", (n,), "bias"))
+
+    def compressor(name, ratio, dim):
+        n = dim * (2 if ratio == 4 else 1)
+        return ((f"{name}_kv.weight", (n, E), "matrix"), (f"{name}_gate.weight", (n, E), "matrix"),
+                (f"{name}_ape.weight", (ratio, n), "conv"), (f"{name}_norm.weight", (dim,), "norm"))  # fmt: skip
+
+    def layer(ratio, by_token):
+        rows = [*norm("attn_norm"), ("attn_sinks.weight", (H,), "sink"), ("attn_q_a.weight", (rank, E), "matrix"),
+                ("attn_q_a_norm.weight", (rank,), "norm"), ("attn_q_b.weight", (H * d, rank), "matrix"),
+                ("attn_kv.weight", (d, E), "matrix"), ("attn_kv_a_norm.weight", (d,), "norm"),
+                ("attn_output_a.weight", (o_rank * groups, H * d // groups), "matrix"),
+                ("attn_output_b.weight", (E, o_rank * groups), "matrix")]  # fmt: skip
+        for name in ("hc_attn", "hc_ffn"):
+            rows += [*hyper(name, (2 + streams) * streams), (f"{name}_scale.weight", (3,), "norm")]
+        if ratio:
+            rows += compressor("attn_compressor", ratio, d)
+        if ratio == 4:
+            rows += [("indexer.proj.weight", (hi, E), "matrix"), ("indexer.attn_q_b.weight", (hi * di, rank), "matrix")]
+            rows += compressor("indexer_compressor", ratio, di)
+        rows += [*norm(), *experts(shared=F, select_bias=not by_token)]
+        return (*rows, *((("ffn_gate_tid2eid.weight", (V, 3), "table"),) if by_token else ()))
+
+    ratios = [0, 4, 128, 4, 0]
+    layers = [layer(ratio, il < 2) for il, ratio in enumerate(ratios)]
+    ends = (*hyper("output_hc", streams), ("output_hc_scale.weight", (1,), "norm"))
+    return ArchModel("deepseek4", {
+        "attention.head_count_kv": 1, "attention.key_length": d, "attention.value_length": d, "rope.dimension_count": n_rot,
+        "attention.q_lora_rank": rank, "attention.sliding_window": 32, "attention.compress_ratios": ratios,
+        "attention.compress_rope_freq_base": 40000.0, "attention.indexer.head_count": hi, "attention.indexer.key_length": di,
+        "attention.indexer.top_k": 16, "attention.output_group_count": groups, "attention.output_lora_rank": o_rank,
+        "hyper_connection.count": streams, "hyper_connection.sinkhorn_iterations": 20, "hyper_connection.epsilon": 1e-6,
+        "hash_layer_count": 2, "expert_shared_count": 1, "expert_weights_norm": True, "expert_weights_scale": 1.5,
+        "expert_gating_func": 4, "swiglu_clamp_exp": [1.0, 0.5, 0.0, 1.0, 1.0], "swiglu_clamp_shexp": [0.75, 0.0, 1.0, 1.0, 1.0],
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 16.0, "rope.scaling.original_context_length": 64,
+        "nextn_predict_layers": 1,
+    }, (*layers[:-1], next_token_layer(*layers[-1])), ends, in_any_order=False, n_tokens=384)  # fmt: skip
+
+
 def _hybrid(arch, n_layer, n_nextn=0, **sizes):
     """Gated delta nets, and every fourth layer attention."""
     hp = hybrid.SIZES | dict(n_layer=n_layer, n_embd=E, n_vocab=V, n_ff=F, n_head=H, n_head_kv=K, head_dim=D, n_rot=D // 2) | sizes
@@ -244,6 +295,7 @@ ARCH_MODELS = {
     "qwen3next": _hybrid("qwen3next", 4, dim=48, n_head_v=6, n_taps=3),
     "granitemoe": _granite(shared=0),
     "granitemoe-shared": _granite(shared=G),
+    "deepseek4": _deepseek4(),
     **_phi(),
     "deepseek2": _deepseek(
         rank_q=32, bias=True, n_nextn=1, expert_gating_func=2, expert_weights_norm=True, expert_weights_scale=2.5,
@@ -291,7 +343,9 @@ def _values(rng, shape, kind, quant):
         return _singles(rng, shape, quant)
     if kind == "decay":
         return hybrid.decay(rng, shape), QType.F32
-    mean, std = {"norm": (1, 0.2), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4), "conv": (0, 0.5)}[kind]
+    if kind == "table":  # experts of a token, each once
+        return np.argsort(rng.random((shape[0], X)))[:, : shape[1]].astype(np.int32), QType.I32
+    mean, std = {"norm": (1, 0.2), "sink": (0, 1), "mix": (0, 1 / 16), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4), "conv": (0, 0.5)}[kind]
     return (mean + std * rng.standard_normal(shape)).astype(np.float32), QType.F32
 
 
@@ -314,6 +368,6 @@ def weights_crc(tiny):
     return crc
 
 
-def prompt():
-    """int32 (N_TOKENS,), the same for all."""
-    return np.random.default_rng(11).integers(0, V, N_TOKENS).astype(np.int32)
+def prompt(n_tokens=N_TOKENS):
+    """int32 (n_tokens,), the same for all."""
+    return np.random.default_rng(11).integers(0, V, n_tokens).astype(np.int32)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.peers import stock  # noqa: E402
-from tests.arch_models import ARCH_MODELS, CHUNKS, prompt, weights_crc, write_arch  # noqa: E402
+from tests.arch_models import ARCH_MODELS, CHUNKS, N_TOKENS, prompt, weights_crc, write_arch  # noqa: E402
 from tests.gpt_oss_models import GPT_OSS_MODELS, write_gpt_oss  # noqa: E402
 from tests.hybrid import HYBRID_MODELS, write_hybrid  # noqa: E402
 
@@ -36,9 +36,10 @@ def main():
     with tempfile.TemporaryDirectory() as temporary, stock(args.peer).start() as peer:
         for name in args.names:
             tiny = WRITERS[name](Path(temporary) / f"{name}.gguf", name)
-            peer.do("load", path=str(tiny.path), n_ctx=256, n_threads=1)
+            n_tokens, n_ctx = (ARCH_MODELS[name].n_tokens, ARCH_MODELS[name].n_ctx) if name in ARCH_MODELS else (N_TOKENS, 256)
+            peer.do("load", path=str(tiny.path), n_ctx=n_ctx, n_threads=1)
             saved = Path(temporary) / "logits.npy"
-            peer.do("logits", tokens=prompt().tolist(), save_to=str(saved), ubatch=CHUNKS)
+            peer.do("logits", tokens=prompt(n_tokens).tolist(), save_to=str(saved), ubatch=CHUNKS)
             found = {"logits": np.load(saved)}
             if f"{tiny.arch}.ssm.state_size" in tiny.metadata:
                 peer.do("logits", tokens=prompt().tolist(), save_to=str(saved), ubatch=1)

@@ -44,6 +44,9 @@ cdef struct Pass:
     float *latent_rows         # (latent_tokens, H, latent with its rotated part) absorbed queries, then results; mla.pyx
     uint8_t *latent_xq         # (latent_tokens, H, row) quantized parts of them
     int64_t latent_tokens      # of a pass that go through latent attention together
+    float *streams             # (T, S, E) residual streams that hyper-connections mix
+    float *mixes               # (T, (2 + S) * S) how the hyper-connection around the current block mixes them
+    uint8_t *extra             # scratch that some blocks lay out themselves (Sizes.extra)
     float *recurrent           # state of the recurrent layers of the timeline, as of n_past tokens
     float *hidden              # FFN hidden rows
     uint8_t *hq                # quantized hidden rows

@@ -22,7 +22,7 @@ from moeengine.graph.weights import Tensors, Vector
 from moeengine.loader.banks import check_counts, layer_banks
 
 MAX_COUNT = 1 << 24  # of heads, widths and experts
-GATING_FUNCS = {1: "softmax", 2: "sigmoid", 3: "softmax_topk"}  # expert_gating_func
+GATING_FUNCS = {1: "softmax", 2: "sigmoid", 3: "softmax_topk", 4: "sqrt_softplus"}  # expert_gating_func
 MAX_WINDOW = (1 << 31) - 1
 MAX_LAYERS = 1024  # far above every published model; bounds what a bad file can make us build
 
@@ -84,6 +84,8 @@ class Sizes:
     ff_rows: set = field(default_factory=set)
     ff_exp_rows: set = field(default_factory=set)
     gather_rows: set = field(default_factory=set)
+    n_streams: int = 0  # residual streams, where there are hyper-connections
+    extra: list = field(default_factory=list)  # functions (n_ctx, n_threads) -> bytes of Pass.extra
     kv_elements: int = 0  # F16 values a position
     n_recurrent: int = 0  # float32 values of the recurrent layers' state
     kv_layers: list = field(default_factory=list)  # (n_head_kv, head_dim_k, head_dim_v); head_dim_v 0: values are in the keys
@@ -192,12 +194,13 @@ class Builder:
         for weight in weights:
             self.sizes.formats |= 1 << weight.x_format
 
-    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False):
+    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False, with_rope=True):
         """Token embedding and rotation table, whose RopeConfig is returned (None: nothing is rotated).
 
         sections : "blocks" or "interleaved" where the file may part the rotated pairs into sections with positions of their
                    own (M-RoPE); see text_factors
         log_multiplier_cancels : bool     see rope_config
+        with_rope : bool                  else another block makes the table
         """
         hp = self.hparams
         factors = long_factors = self.tensors.vector("rope_freqs.weight", hp.n_rot // 2, optional=True)
@@ -207,12 +210,12 @@ class Builder:
         if sections:
             factors = long_factors = text_factors(self.file, hp.n_rot, factors, interleaved=sections == "interleaved")
         rope = None
-        if hp.n_rot:
+        if hp.n_rot and with_rope:
             rope = rope_config(self.file, n_rot=hp.n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors,
                                long_factors=long_factors, log_multiplier_cancels=log_multiplier_cancels)
         self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
         self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope, scale=scale))
-        self.sizes.largest(n_rot=hp.n_rot)
+        self.sizes.largest(n_rot=hp.n_rot if with_rope else 0)
         return rope
 
     def windows(self, *, every):
@@ -291,11 +294,14 @@ class Builder:
                                     gate=gate, up=up, down=down, eps=hp.eps, residual_scale=residual_scale))
 
     def moe(self, il, *, norm_topk, gating="softmax", expert_scales=True, n_ff_exp=None, n_ff_shexp=0,
-            shared_scales=True, shared_gate=False, norm="ffn_norm", residual_scale=1.0, activation="silu"):
+            shared_scales=True, shared_gate=False, norm="ffn_norm", residual_scale=1.0, activation="silu", bound=0.0,
+            shared_bound=0.0, by_token=False):
         """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0.
 
         gating : None      what the file says; GGUFError where it does not
         norm : str         name of the norm before the network
+        by_token : bool    a table of the file says which experts a token has
+        bound, shared_bound : float    see MoeBlock
         """
         hp, blk = self.hparams, f"blk.{il}."
         E = hp.n_embd
@@ -323,6 +329,9 @@ class Builder:
             gate = self.matrix(blk + "ffn_gate_inp_shexp.weight", 1, E)
             self.normed(gate)
         self.normed(router)
+        table = None
+        if by_token:
+            table = self.tensors.ids(blk + "ffn_gate_tid2eid.weight", hp.n_vocab, hp.n_expert_used, banks.n_expert)
         block = MoeBlock(
             il=il, i_moe=len(self.moe_blocks),
             ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", E),
@@ -331,7 +340,8 @@ class Builder:
             weights_scale=hp.expert_weights_scale,
             select_bias=self.tensors.vector(blk + "exp_probs_b.bias", router.n_rows, optional=True),
             n_group=hp.n_expert_groups, n_group_used=hp.n_group_used, activation=activation,
-            shared=shared, shared_gate=gate, eps=hp.eps, residual_scale=residual_scale,
+            shared=shared, shared_gate=gate, eps=hp.eps, residual_scale=residual_scale, bound=bound,
+            shared_bound=shared_bound, by_token=table,
         )
         self.blocks.append(block)
         self.moe_blocks.append(block)

@@ -14,31 +14,32 @@ from moeengine.kernels.threads cimport team_barrier, team_claim
 cdef struct Embed:
     Linear embd
     float scale
-    int64_t n_rot
-    float theta_scale           # freq_base ** (-2 / n_rot)
-    float freq_scale            # 1 / factor
-    float ext_factor            # 0, or YaRN's mix of the two angles
-    float attn_factor
-    float corr_low, corr_high   # YaRN: pairs below low are extrapolated, above high interpolated
+    Rope rope
     const float *freq_factors   # (n_rot/2,) or NULL
     const float *long_factors   # the same for contexts of more than n_ctx_orig positions
     int64_t n_ctx_orig
 
 
-cdef void rope_row(const Embed *e, const float *freq_factors, int64_t pos, float *cs) noexcept nogil:
-    """cos and sin of every pair at one position. The angle is a running float32 product, as in ggml."""
+cdef void rope_row(const Rope *r, const float *freq_factors, int64_t pos, float *cs) noexcept nogil:
+    """The angle is a running float32 product, as in ggml."""
     cdef int64_t i
     cdef float theta = <float>pos, extrap, angle, ramp
-    for i in range(e.n_rot // 2):
+    for i in range(r.n_rot // 2):
         extrap = theta / freq_factors[i] if freq_factors != NULL else theta
-        angle = e.freq_scale * extrap
-        if e.ext_factor != 0:
-            ramp = (i - e.corr_low) / max(<float>0.001, e.corr_high - e.corr_low)
-            ramp = (1 - min(<float>1, max(<float>0, ramp))) * e.ext_factor
+        angle = r.freq_scale * extrap
+        if r.ext_factor != 0:
+            ramp = (i - r.corr_low) / max(<float>0.001, r.corr_high - r.corr_low)
+            ramp = (1 - min(<float>1, max(<float>0, ramp))) * r.ext_factor
             angle = angle * (1 - ramp) + extrap * ramp
-        cs[2 * i] = cosf(angle) * e.attn_factor
-        cs[2 * i + 1] = sinf(angle) * e.attn_factor
-        theta = theta * e.theta_scale
+        cs[2 * i] = cosf(angle) * r.attn_factor
+        cs[2 * i + 1] = sinf(angle) * r.attn_factor
+        theta = theta * r.theta_scale
+
+
+cdef void rope_init(Rope *r, config):
+    r.n_rot, r.theta_scale, r.freq_scale = config.n_rot, config.theta_scale, config.freq_scale
+    r.ext_factor, r.attn_factor = config.ext_factor, config.attn_factor
+    r.corr_low, r.corr_high = config.corr_low, config.corr_high
 
 
 cdef void embed_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
@@ -52,8 +53,8 @@ cdef void embed_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         e.embd.type.dequantize_row(<size_t>E, e.embd.w + <size_t>p.tokens[t] * e.embd.row_bytes, p.x + t * E)
         if e.scale != 1:
             p.isa.scale(<size_t>E, e.scale, p.x + t * E, p.x + t * E)
-        if e.n_rot:
-            rope_row(e, factors, p.n_past + t, p.rope + t * e.n_rot)
+        if e.rope.n_rot:
+            rope_row(&e.rope, factors, p.n_past + t, p.rope + t * e.rope.n_rot)
     team_barrier(p.team)
 
 
@@ -73,9 +74,7 @@ cdef class EmbedBlock(Block):
         self.keep = [token_embd, rope]
         e.embd, e.scale = token_embd.linear, scale
         if rope is not None:
-            e.n_rot, e.theta_scale, e.freq_scale = rope.n_rot, rope.theta_scale, rope.freq_scale
-            e.ext_factor, e.attn_factor = rope.ext_factor, rope.attn_factor
-            e.corr_low, e.corr_high = rope.corr_low, rope.corr_high
+            rope_init(&e.rope, rope)
             e.freq_factors = (<Vector?>rope.freq_factors).data if rope.freq_factors is not None else NULL
             e.long_factors = (<Vector?>rope.long_factors).data if rope.long_factors is not None else NULL
             e.n_ctx_orig = rope.n_ctx_orig

@@ -7,6 +7,7 @@ cdef struct DenseFfn:
     int64_t n_embd, n_ff
     Linear gate_up[2]
     Linear down
+    float bound            # of gate and up; 0: none
 
 cdef void dense_ffn(Pass *p, const DenseFfn *d, float *out) noexcept nogil
-cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down)
+cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down, float bound)

@@ -13,7 +13,7 @@ from moeengine.kernels.threads cimport team_barrier, team_claim
 
 
 cdef void dense_ffn(Pass *p, const DenseFfn *d, float *out) noexcept nogil:
-    """out (T, E) = down(silu(gate(norm)) * up(norm)); p.norm and p.xq hold the normed rows."""
+    """out (T, E) = down(silu(gate(norm)) * up(norm)); p.norm and p.xq hold the normed rows. d.bound: see moe_isa.swiglu_clamp."""
     cdef int64_t T = p.n_tokens, t
     cdef const uint8_t *x[2]
     cdef size_t stride[2]
@@ -32,7 +32,10 @@ cdef void dense_ffn(Pass *p, const DenseFfn *d, float *out) noexcept nogil:
         t = team_claim(p.team, T)
         if t < 0:
             break
-        p.isa.silu_mul(<size_t>d.n_ff, hidden[0] + t * d.n_ff, hidden[1] + t * d.n_ff, hidden[0] + t * d.n_ff)
+        if d.bound > 0:
+            p.isa.swiglu_clamp(<size_t>d.n_ff, hidden[0] + t * d.n_ff, hidden[1] + t * d.n_ff, d.bound, hidden[0] + t * d.n_ff)
+        else:
+            p.isa.silu_mul(<size_t>d.n_ff, hidden[0] + t * d.n_ff, hidden[1] + t * d.n_ff, hidden[0] + t * d.n_ff)
         p.isa.x[f].quantize_row(<size_t>d.n_ff, hidden[0] + t * d.n_ff, p.hq + <size_t>t * stride[0])
     team_barrier(p.team)
     x[0] = p.hq
@@ -55,7 +58,8 @@ cdef void ffn_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     add_residual(p, E, s.residual_scale)
 
 
-cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down):
+cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down, float bound):
+    d.bound = bound
     d.n_embd, d.n_ff = gate.linear.n_in, gate.linear.n_rows
     d.gate_up[0], d.gate_up[1], d.down = gate.linear, up.linear, down.linear
     # Dense networks scale after the bias, as llama.cpp's build_ffn; all others before.
@@ -72,7 +76,7 @@ cdef class FfnBlock(Block):
         self.state = s
         self.run = ffn_run
         self.keep = [ffn_norm, gate, up, down]
-        dense_ffn_init(&s.ffn, gate, up, down)
+        dense_ffn_init(&s.ffn, gate, up, down, 0)
         s.norm, s.eps, s.residual_scale = ffn_norm.data, eps, residual_scale
         s.formats = 1u << gate.linear.type.x_format | 1u << up.linear.type.x_format
 

@@ -170,7 +170,7 @@ cdef int64_t whole_tiles(int64_t n_ctx):
 cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uint8_t *base) except? 0:
     """Places every buffer of a pass for T tokens from `base` on; returns the bytes needed."""
     cdef const moe_isa *isa = checked_isa()
-    cdef size_t at = 0, E = sizes.n_embd, scratch
+    cdef size_t at = 0, E = sizes.n_embd, S = sizes.n_streams, scratch
     cdef int64_t group = max(T, <int64_t>sizes.group_pairs)
     cdef int64_t X = sizes.n_expert, A = sizes.n_expert_used, n_plan = min(T * A, X)
     cdef int f
@@ -192,6 +192,9 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     p.latent_tokens = min(T, max(<int64_t>1, LATENT_ROWS // max(1, <int64_t>sizes.n_head)))
     p.latent_rows = <float *>take(base, &at, p.latent_tokens * <size_t>sizes.n_head * <size_t>sizes.n_latent * 4)
     p.latent_xq = take(base, &at, p.latent_tokens * <size_t>sizes.n_head * largest_row(isa, sizes.latent_rows))
+    p.streams = <float *>take(base, &at, T * S * E * 4)
+    p.mixes = <float *>take(base, &at, T * (2 + S) * S * 4)
+    p.extra = take(base, &at, max([own(n_ctx, n_threads) for own in sizes.extra], default=0))
     p.hidden = <float *>take(base, &at, max(T * 2 * <size_t>sizes.n_ff, group * <size_t>sizes.n_ff_exp) * 4)
     p.hq = take(base, &at, max(T * largest_row(isa, sizes.ff_rows), group * largest_row(isa, sizes.ff_exp_rows)))
     p.gx = take(base, &at, group * <size_t>sizes.gather_formats * largest_row(isa, sizes.gather_rows))

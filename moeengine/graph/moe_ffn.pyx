@@ -17,7 +17,7 @@ from moeengine.graph.block cimport (
 )
 from moeengine.graph.ffn cimport DenseFfn, dense_ffn, dense_ffn_init
 from moeengine.graph.router cimport RouterConfig, route_token
-from moeengine.graph.weights cimport Vector, Weight
+from moeengine.graph.weights cimport IdTable, Vector, Weight
 from moeengine.kernels.mul_mat_id cimport (
     ExpertHooks, ExpertPlan, expert_bytes, expert_bytes_now, hooks_after, hooks_before, plan_build,
 )
@@ -45,8 +45,9 @@ cdef enum:
 cdef enum Activation:
     SILU                    # silu(gate) * up
     SWIGLU_OAI              # the clamped one of gpt-oss
+    SWIGLU_CLAMP            # silu(gate) * up, both bounded
 
-ACTIVATIONS = {"silu": SILU, "swiglu_oai": SWIGLU_OAI}
+ACTIVATIONS = {"silu": SILU, "swiglu_oai": SWIGLU_OAI, "swiglu_clamp": SWIGLU_CLAMP}
 
 cdef struct Bank:
     # One expert tensor: `one` describes expert 0, the others follow `stride` bytes apart.
@@ -79,6 +80,9 @@ cdef struct MoeState:
     bint has_shared
     DenseFfn shared
     Activation activation   # of the routed experts
+    float bound             # of their gate and up, for SWIGLU_CLAMP
+    const int32_t *by_token # NULL, or the experts of every token of the vocabulary, by_token_stride ids apart
+    int64_t by_token_stride
     int64_t group_pairs
     const MoeState *ahead[MAX_AHEAD]    # layers whose choice is guessed while this one runs
     int n_ahead
@@ -124,6 +128,11 @@ cdef bint next_group(const MoeState *s, const Tier *tier, const ExpertPlan *plan
     return True
 
 
+cdef inline void token_experts(const MoeState *s, int32_t token, int32_t *ids) noexcept nogil:
+    """ids (A,): the experts that the layer's table gives a token."""
+    memcpy(ids, s.by_token + token * s.by_token_stride, <size_t>s.route.n_expert_used * sizeof(int32_t))
+
+
 cdef void route_tokens(const MoeState *s, Pass *p) noexcept nogil:
     """Logits to ids and weights; clears p.out. Ends with a barrier."""
     cdef int64_t t, A = s.route.n_expert_used
@@ -132,6 +141,8 @@ cdef void route_tokens(const MoeState *s, Pass *p) noexcept nogil:
         if t < 0:
             break
         memset(p.out + t * s.n_embd, 0, <size_t>s.n_embd * sizeof(float))
+        if s.by_token != NULL:
+            token_experts(s, p.tokens[t], p.route_ids + t * A)
         if not route_token(p.isa, &s.route, p.route_probs + t * s.route.n_expert,
                            p.route_ids + t * A, p.route_weights + t * A):
             if not cancelled(p):
@@ -227,6 +238,8 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
         for t in range(n_t):
             if s.activation == SWIGLU_OAI:
                 p.isa.swiglu_oai(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
+            elif s.activation == SWIGLU_CLAMP:
+                p.isa.swiglu_clamp(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, s.bound, row + t * ld + u.r0)
             else:
                 p.isa.silu_mul(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
     team_barrier(p.team)
@@ -342,31 +355,36 @@ cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexce
         tier.supply.end(tier.supply.arg)
 
 
+cdef bint guess_experts(const MoeState *later, Pass *p) noexcept nogil:
+    """p.guess_ids: what the router of a later layer would choose for the one token's state as it is now, or its table does."""
+    cdef const Linear *router = &later.router[0]
+    cdef int64_t r = 0
+    cdef int f = router.type.x_format
+    if later.by_token != NULL:
+        token_experts(later, p.tokens[0], p.guess_ids)
+        return True
+    p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm, later.eps, p.guess_norm)
+    if later.norm_bias != NULL:
+        p.isa.add(<size_t>later.n_embd, p.guess_norm, later.norm_bias, p.guess_norm)
+    p.isa.x[f].quantize_row(<size_t>later.n_embd, p.guess_norm, p.guess_xq)
+    while r < router.n_rows:
+        linear_chunk(p.isa, router, r, min(r + ROW_CHUNK, router.n_rows), 1, p.guess_xq, 0,
+                     p.guess_probs, <size_t>router.n_rows, NULL)
+        r += ROW_CHUNK
+    return route_token(p.isa, &later.route, p.guess_probs, p.guess_ids, p.guess_weights)
+
+
 cdef void guess_ahead(const MoeState *s, Pass *p) noexcept nogil:
-    """Hints to the supply: what later routers would choose for the one token's state as it is now."""
+    """Hints to the supply: what later layers would choose for the one token."""
     cdef const MoeState *later
-    cdef const Linear *router
     cdef const Tier *tier
-    cdef int64_t r, a, n, j, A
+    cdef int64_t a, n, j, A
     cdef int32_t ids[64]
-    cdef int i, t, f
+    cdef int i, t
     for i in range(s.n_ahead):
         later = s.ahead[i]
-        router = &later.router[0]
         A = later.route.n_expert_used
-        if later.tiers[0].supply.hint == NULL or A > 64:
-            return
-        p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm, later.eps, p.guess_norm)
-        if later.norm_bias != NULL:
-            p.isa.add(<size_t>later.n_embd, p.guess_norm, later.norm_bias, p.guess_norm)
-        f = router.type.x_format
-        p.isa.x[f].quantize_row(<size_t>later.n_embd, p.guess_norm, p.guess_xq)
-        r = 0
-        while r < router.n_rows:
-            linear_chunk(p.isa, router, r, min(r + ROW_CHUNK, router.n_rows), 1, p.guess_xq, 0,
-                         p.guess_probs, <size_t>router.n_rows, NULL)
-            r += ROW_CHUNK
-        if not route_token(p.isa, &later.route, p.guess_probs, p.guess_ids, p.guess_weights):
+        if later.tiers[0].supply.hint == NULL or A > 64 or not guess_experts(later, p):
             return
         for t in range(later.n_tiers):
             tier = &later.tiers[t]
@@ -473,7 +491,9 @@ cdef class MoeBlock(Block):
     shared : (gate, up, down) Weights or None
     shared_gate : Weight (1, E) or None
     residual_scale : float        of what is added to x
-    activation : {"silu", "swiglu_oai"}    of the routed experts
+    activation : {"silu", "swiglu_oai", "swiglu_clamp"}    of the routed experts
+    bound, shared_bound : float   of gate and up: of the routed experts with "swiglu_clamp"; of the shared one, 0 for none
+    by_token : IdTable (V, A) or None    experts of each token, in the place of a choice
     """
     cdef readonly object tiers
     cdef readonly int il
@@ -481,18 +501,22 @@ cdef class MoeBlock(Block):
     def __init__(self, *, int il, int i_moe, Vector ffn_norm, Weight router, list tiers,
                  int n_expert_used, str gating="softmax", bint norm_topk=True, float weights_scale=1.0,
                  select_bias=None, int n_group=1, int n_group_used=1, shared=None, shared_gate=None,
-                 float residual_scale=1.0, norm_bias=None, str activation="silu", float eps):
+                 float residual_scale=1.0, norm_bias=None, str activation="silu", float bound=0, float shared_bound=0,
+                 by_token=None, float eps):
         cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
         if s == NULL:
             raise MemoryError
         self.state = s
         self.run = moe_run
-        self.keep = [ffn_norm, norm_bias, router, tiers, select_bias, shared, shared_gate]
+        self.keep = [ffn_norm, norm_bias, router, tiers, select_bias, shared, shared_gate, by_token]
         self.tiers, self.il = tuple(tiers), il
         s.il, s.i_moe, s.n_embd, s.eps, s.residual_scale = il, i_moe, router.linear.n_in, eps, residual_scale
         s.norm = ffn_norm.data
         s.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
-        s.group_pairs, s.activation = GROUP_PAIRS, ACTIVATIONS[activation]
+        s.group_pairs, s.activation, s.bound = GROUP_PAIRS, ACTIVATIONS[activation], bound
+        if by_token is not None:
+            s.by_token, s.by_token_stride = (<IdTable?>by_token).data, (<IdTable>by_token).n_cols
+            s.route.ids_given = True
         s.router[0], s.n_router = router.linear, 1
         s.formats = 1u << router.linear.type.x_format
         if shared_gate is not None:
@@ -509,7 +533,7 @@ cdef class MoeBlock(Block):
             s.formats |= 1u << s.tiers[i].bank[UP].one.type.x_format
         if shared is not None:
             s.has_shared = True
-            dense_ffn_init(&s.shared, shared[0], shared[1], shared[2])
+            dense_ffn_init(&s.shared, shared[0], shared[1], shared[2], shared_bound)
             s.formats |= 1u << s.shared.gate_up[0].type.x_format
             s.formats |= 1u << s.shared.gate_up[1].type.x_format
 

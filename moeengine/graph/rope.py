@@ -81,7 +81,8 @@ def original_context(file, n_ctx_train=0):
     return file.get_int(f"{file.architecture}.rope.scaling.original_context_length", n_ctx_train, lo=0, hi=1 << 31) or n_ctx_train
 
 
-def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None, log_multiplier_cancels=False):
+def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None, log_multiplier_cancels=False,
+                base_key="rope.freq_base"):
     """Read the `rope.*` keys of a model file.
 
     Parameters
@@ -90,6 +91,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     n_rot : int                rotated values of a head, even
     n_ctx_train : int          context length the model was trained for
     freq_factors : Vector (n_rot/2,) or None     divisors of the angle (`rope_freqs`, `rope_factors_short`)
+    base_key : str             key of the frequency base, without the architecture's prefix
     long_factors : Vector (n_rot/2,) or None     in their place in contexts longer than the original (`rope_factors_long`)
     log_multiplier_cancels : bool    a file with a log multiplier has YaRN's attention factor in the scale of the scores alone
 
@@ -103,9 +105,9 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     arch = file.architecture
     if n_rot % 2:
         raise GGUFError(f"{file.files[0].path}: {arch}.rope.dimension_count: found {n_rot}, expected an even number")
-    base = file.get_float(f"{arch}.rope.freq_base", 10000.0)
+    base = file.get_float(f"{arch}.{base_key}", 10000.0)
     if not (math.isfinite(base) and base > 0):
-        raise GGUFError(f"{file.files[0].path}: {arch}.rope.freq_base: found {base}, expected a positive number")
+        raise GGUFError(f"{file.files[0].path}: {arch}.{base_key}: found {base}, expected a positive number")
     kind = file.get_str(f"{arch}.rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise UnsupportedError(
@@ -126,7 +128,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
         attn_factor *= file.get_float(f"{arch}.rope.scaling.yarn_attn_factor", 1.0)
     if ext_factor != 0.0:
         if base == 1:
-            raise GGUFError(f"{file.files[0].path}: {arch}.rope.freq_base: found 1, with which YaRN has no wave lengths")
+            raise GGUFError(f"{file.files[0].path}: {arch}.{base_key}: found 1, with which YaRN has no wave lengths")
         n_orig = original_context(file, n_ctx_train)
         beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", 32.0, lo=LEAST_TURNS)
         beta_slow = file.get_float(f"{arch}.rope.scaling.yarn_beta_slow", 1.0, lo=LEAST_TURNS)

@@ -6,6 +6,7 @@ cdef enum Gating:
     GATING_SOFTMAX        # softmax over all logits, then top-k
     GATING_SIGMOID        # sigmoid of every logit, then top-k
     GATING_SOFTMAX_TOPK   # top-k of the logits, then softmax over the chosen
+    GATING_SQRT_SOFTPLUS  # sqrt(log(1 + e^logit)) of every logit, then top-k
 
 cdef enum:
     MAX_GROUPS = 64
@@ -19,6 +20,7 @@ cdef struct RouterConfig:
     int64_t n_group_used      # groups that experts are chosen from, by the sum of their two best scores
     float scale               # factor after normalising; 1 = none
     const float *select_bias  # (X,) added for the choice only, or NULL
+    bint ids_given            # the experts stand in ids already; only their weights are computed
 
 # logits (X,) -> ids (A,), weights (A,); logits are overwritten. Returns 0 where a logit is NaN or
 # infinite: then ids are 0 .. A-1 and weights 0.

@@ -8,12 +8,15 @@ from moeengine.kernels.table cimport checked_isa, moe_isa
 
 from moeengine.errors import ConfigError
 
-GATINGS = {"softmax": GATING_SOFTMAX, "sigmoid": GATING_SIGMOID, "softmax_topk": GATING_SOFTMAX_TOPK}
+GATINGS = {"softmax": GATING_SOFTMAX, "sigmoid": GATING_SIGMOID, "softmax_topk": GATING_SOFTMAX_TOPK,
+           "sqrt_softplus": GATING_SQRT_SOFTPLUS}
 # Smallest positive normal F16: the sum of the chosen weights is not divided by less.
 cdef float MIN_WEIGHT_SUM = 6.103515625e-5
 
 cdef extern from "math.h" nogil:
     float expf(float)
+    float logf(float)
+    float sqrtf(float)
 
 
 cdef inline float score_of(const RouterConfig *r, const float *probs, int64_t i) noexcept nogil:
@@ -44,18 +47,40 @@ cdef void choose_groups(const RouterConfig *r, const float *probs, bint *chosen)
         chosen[i] = True
 
 
+cdef bint choose(const RouterConfig *r, const float *probs, int32_t *ids) noexcept nogil:
+    """ids (A,): the experts with the largest scores, largest first. False where fewer have one."""
+    cdef int64_t i, j, best
+    cdef float value, best_value
+    cdef bint grouped = r.n_group > 1
+    cdef bint[MAX_GROUPS] chosen
+    if grouped:
+        choose_groups(r, probs, chosen)
+    for j in range(r.n_expert_used):
+        best, best_value = -1, -INFINITY
+        for i in range(r.n_expert):
+            if grouped and not chosen[i * r.n_group // r.n_expert]:
+                continue
+            value = score_of(r, probs, i)
+            if value > best_value and not taken(ids, j, <int32_t>i):
+                best, best_value = i, value
+        if best < 0:          # a select_bias of -inf or NaN leaves nothing to choose
+            return False
+        ids[j] = <int32_t>best
+    return True
+
+
 cdef bint route_token(const moe_isa *isa, const RouterConfig *r, float *logits,
                       int32_t *ids, float *weights) noexcept nogil:
-    cdef int64_t i, j, best, X = r.n_expert, A = r.n_expert_used
-    cdef float value, best_value
+    cdef int64_t i, j, X = r.n_expert, A = r.n_expert_used
+    cdef float value
     cdef double total = 0
-    cdef bint ok = True, grouped = r.n_group > 1
-    cdef bint[MAX_GROUPS] chosen
+    cdef bint ok = True
     for i in range(X):
         ok = ok and isfinite(logits[i])
     if not ok:
         for j in range(A):
-            ids[j] = <int32_t>j
+            if not r.ids_given:
+                ids[j] = <int32_t>j
             weights[j] = 0
         return False
     if r.gating == GATING_SOFTMAX:
@@ -63,20 +88,13 @@ cdef bint route_token(const moe_isa *isa, const RouterConfig *r, float *logits,
     elif r.gating == GATING_SIGMOID:
         for i in range(X):
             logits[i] = 1.0 / (1.0 + expf(-logits[i]))
-    if grouped:
-        choose_groups(r, logits, chosen)
-    for j in range(A):
-        best, best_value = -1, -INFINITY
+    elif r.gating == GATING_SQRT_SOFTPLUS:
         for i in range(X):
-            if grouped and not chosen[i * r.n_group // X]:
-                continue
-            value = score_of(r, logits, i)
-            if value > best_value and not taken(ids, j, <int32_t>i):
-                best, best_value = i, value
-        if best < 0:          # a select_bias of -inf or NaN leaves nothing to choose
-            return False
-        ids[j] = <int32_t>best
-        weights[j] = logits[best]
+            logits[i] = sqrtf(logits[i] if logits[i] > <float>20 else logf(<float>1 + expf(logits[i])))
+    if not r.ids_given and not choose(r, logits, ids):
+        return False
+    for j in range(A):
+        weights[j] = logits[ids[j]]
     if r.gating == GATING_SOFTMAX_TOPK:
         isa.softmax(<size_t>A, weights)
     if r.norm_topk:
@@ -120,7 +138,7 @@ def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0,
     ----------
     logits : float32 (T, X)      router output, any scale
     n_expert_used : int          A; 1 <= A <= X
-    gating : {"softmax", "sigmoid", "softmax_topk"}
+    gating : {"softmax", "sigmoid", "softmax_topk", "sqrt_softplus"}
     norm_topk : bool             divide the chosen weights by their sum, at least 6.103515625e-5
     scale : float                factor after normalising (expert_weights_scale)
     select_bias : float32 (X,) or None    added to the scores for the choice only
@@ -150,7 +168,7 @@ def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0,
     if wrong:
         raise ConfigError(f"n_group: {wrong}")
     r.n_group, r.n_group_used = n_group, n_group_used
-    r.norm_topk, r.scale, r.select_bias = norm_topk, scale, NULL
+    r.norm_topk, r.scale, r.select_bias, r.ids_given = norm_topk, scale, NULL, False
     if select_bias is not None:
         bias = np.ascontiguousarray(select_bias, np.float32)
         if bias.shape[0] != x.shape[1]:

@@ -1,4 +1,6 @@
 """Weight tensors as blocks use them: a pointer, a type, a shape."""
+from libc.stdint cimport int32_t
+
 from moeengine.graph.block cimport Linear
 
 cdef class Weight:
@@ -10,5 +12,11 @@ cdef class Weight:
 cdef class Vector:
     cdef const float *data
     cdef readonly Py_ssize_t size
+    cdef object owner
+    cdef readonly str name
+
+cdef class IdTable:
+    cdef const int32_t *data     # n_rows rows of n_cols ids
+    cdef readonly Py_ssize_t n_rows, n_cols
     cdef object owner
     cdef readonly str name

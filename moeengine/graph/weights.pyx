@@ -3,7 +3,7 @@
 Matrices stay in the mapping. Vectors (norms, biases, scales) are float32 arrays: in place where the
 file has them so, else converted once.
 """
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 import numpy as np
 
@@ -71,6 +71,16 @@ cdef class Vector:
     def array(self):
         """The values as a NumPy array (size,), not copied."""
         return np.asarray(self.owner)
+
+
+cdef class IdTable:
+    """Ids, int32 (n_rows, n_cols), checked by who made it."""
+
+    def __init__(self, array, str name=""):
+        cdef const int32_t[:, ::1] view = array
+        self.owner = view
+        self.n_rows, self.n_cols, self.name = view.shape[0], view.shape[1], name
+        self.data = &view[0, 0]
 
 
 cdef const moe_type *type_of(qtype, str where) except NULL:
@@ -162,6 +172,22 @@ class Tensors:
         info = self.info(name, (n, n_rows, n_in))
         self.pointers.append((name, self.file.address(name)))
         return self._weight(name, info, n * n_rows, n_in)
+
+    def ids(self, name, n_rows, n_cols, n_ids):
+        """IdTable (n_rows, n_cols or more) of ids below n_ids. GGUFError: another shape, type or id."""
+        info = self.info(name, (n_rows, None))
+        if info.qtype.name != "I32" or info.shape[1] < n_cols:
+            raise GGUFError(f"{self.where(name)}: found {info.qtype.name} {' x '.join(map(str, info.shape))}, expected "
+                            f"I32 {n_rows} x {n_cols}")
+        raw = self.file.raw(name)
+        self.pointers.append((name, raw.ctypes.data))
+        flat = raw.reshape(-1)
+        array = (flat if flat.ctypes.data % 4 == 0 else flat.copy()).view("<i4").reshape(info.shape)
+        wrong = np.argwhere((array < 0) | (array >= n_ids))
+        if len(wrong):
+            row, col = wrong[0]
+            raise GGUFError(f"{self.where(name)}: row {row}, column {col}: found {array[row, col]}, expected 0 to {n_ids - 1}")
+        return IdTable(array, name)
 
     def expert(self, bank, info):
         """Weight (n_rows, n_cols) of expert 0 of a loader.banks.BankTensor."""

@@ -95,6 +95,7 @@ cdef extern from "moe_table.h":
         void (*silu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
+        void (*swiglu_clamp)(size_t n, const float *gate, const float *up, float bound, float *y) noexcept nogil
         void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y) noexcept nogil
         void (*conv_silu)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride,
                           float *y) noexcept nogil

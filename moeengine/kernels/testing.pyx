@@ -91,6 +91,13 @@ def swiglu_oai(const float[::1] gate, const float[::1] up):
     return y
 
 
+def swiglu_clamp(const float[::1] gate, const float[::1] up, float bound):
+    """silu(min(gate, bound)) * up within -bound .. bound"""
+    y = np.empty(gate.shape[0], np.float32)
+    checked_isa().swiglu_clamp(gate.shape[0], _in(gate), _in(up), bound, _out(y))
+    return y
+
+
 def sigmoid_mul(const float[::1] gate, const float[::1] x):
     """x / (1 + e^-gate)"""
     y = np.empty(gate.shape[0], np.float32)

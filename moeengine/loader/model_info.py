@@ -13,6 +13,7 @@ import numpy as np
 from moeengine.config import N_CTX_DEFAULT
 from moeengine.kernels import dequantize
 from moeengine.loader.banks import all_banks
+from moeengine.loader.compressed_kv import compressed_layers
 
 EXPERT_TENSOR = re.compile(r"blk\.\d+\.ffn_(gate|up|down|gate_up)_exps(_tier\d+)?\.weight")
 KV_BYTES = 2  # a value of the KV cache is F16
@@ -170,18 +171,28 @@ def kv_bytes_per_token(model_file):
     if model_file.get_int(f"{arch}.attention.key_length_mla", 0, lo=0):
         v = 0  # the cache holds latents, which are keys and values
     n_nextn = model_file.get_int(f"{arch}.nextn_predict_layers", 0, lo=0)
+    if _compresses(model_file):
+        return KV_BYTES * sum(sum(shape.kv_elements) for shape in compressed_layers(model_file, max(0, n_layer - n_nextn)))
     return KV_BYTES * (k + v) * sum(n for il, n in enumerate(n_head_kv[: max(0, n_layer - n_nextn)]) if not _is_recurrent(model_file, il))
 
 
 def recurrent_bytes(model_file):
     """Bytes of the state, and of a copy of it, that a timeline keeps for layers without keys and values; 0 without any."""
     arch, n = model_file.architecture, 0
+    if _compresses(model_file):
+        n_layer = model_file.get_int(f"{arch}.block_count", lo=0, hi=1 << 16)
+        n_nextn = model_file.get_int(f"{arch}.nextn_predict_layers", 0, lo=0)
+        return 2 * 4 * sum(shape.n_state for shape in compressed_layers(model_file, max(0, n_layer - n_nextn)))
     for il in range(model_file.get_int(f"{arch}.block_count", lo=0, hi=1 << 16)):
         if _is_recurrent(model_file, il):
             shape = model_file.tensors[f"blk.{il}.ssm_conv1d.weight"].shape
             n += math.prod(shape) - shape[0]
             n += model_file.get_int(f"{arch}.ssm.inner_size", lo=0) * model_file.get_int(f"{arch}.ssm.state_size", lo=0)
     return 2 * 4 * n
+
+
+def _compresses(model_file):
+    return f"{model_file.architecture}.attention.compress_ratios" in model_file.metadata
 
 
 def _is_recurrent(model_file, il):

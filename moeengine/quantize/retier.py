@@ -23,6 +23,8 @@ BANK = re.compile(r"blk\.(\d+)\.ffn_(gate_up|gate|up|down)_exps\.(weight|scale|b
 TIERED = re.compile(r"_exps_tier\d+\.", re.ASCII)
 # Beside the banks: one row, or one value, an expert.
 BY_EXPERT = re.compile(r"blk\.(\d+)\.(ffn_gate_inp\.(weight|bias)|exp_probs_b\.bias)", re.ASCII)
+# Experts of every token, by number.
+TABLE = re.compile(r"blk\.(\d+)\.ffn_gate_tid2eid\.weight", re.ASCII)
 KEEP = "keep"
 
 
@@ -33,6 +35,7 @@ class Part:
     info : TensorInfo          that it is made of
     name, qtype, shape :       what it becomes; row-major
     experts : list of int      rows along the first axis, in the output's order; None: the tensor as it is
+    is_table : bool            ids stand in it, of which experts[i] becomes i
     """
 
     info: object
@@ -40,6 +43,7 @@ class Part:
     qtype: object
     shape: tuple
     experts: list | None = None
+    is_table: bool = False
 
     @property
     def n_bytes(self):
@@ -104,12 +108,13 @@ def plan(model, tiers, experts):
             if il not in groups:
                 groups[il] = _groups(il, n, tiers, ranks)
             parts += _bank_parts(info, bank, n, groups[il], tiers)
-        elif (row := BY_EXPERT.fullmatch(info.name)) and f"blk.{row[1]}.ffn_down_exps.weight" in model.tensors:
+        elif (row := BY_EXPERT.fullmatch(info.name) or TABLE.fullmatch(info.name)) and f"blk.{row[1]}.ffn_down_exps.weight" in model.tensors:
             il, n = int(row[1]), _n_expert(model, int(row[1]))
             if il not in groups:
                 groups[il] = _groups(il, n, tiers, ranks)
             order = [ie for group in groups[il] for ie in group]
-            parts.append(Part(info, info.name, info.qtype, info.shape, order if len(order) > 1 else None))
+            parts.append(Part(info, info.name, info.qtype, info.shape, order if len(order) > 1 else None,
+                              is_table=bool(TABLE.fullmatch(info.name))))  # fmt: skip
         else:
             parts.append(Part(info, info.name, info.qtype, info.shape))
     if not groups:
@@ -236,6 +241,9 @@ def _pieces(model, part, importance):
     if part.experts is None:
         yield raw
         return
+    if part.is_table:
+        yield _renumbered(model, part, raw)
+        return
     if part.info.name.endswith("_exps.weight") and raw.ndim == 2:  # the axis of a single expert was dropped
         raw = raw[None]
     if raw.ndim == 1:  # a value an expert
@@ -254,3 +262,12 @@ def _pieces(model, part, importance):
             yield quantize(values, part.qtype, importance=weights)
         except NumericError as error:
             raise NumericError(f"{shown_path(model.path)}: tensor {quoted(part.info.name)}, expert {ie}: {error}") from None
+
+
+def _renumbered(model, part, raw):
+    """The bytes of a table of expert ids. GGUFError: it holds another."""
+    ids, new = np.ascontiguousarray(raw).view("<i4"), np.argsort(part.experts).astype("<i4")
+    if part.info.qtype.name != "I32" or ids.size and not 0 <= ids.min() <= ids.max() < len(new):
+        raise GGUFError(f"{at_tensor(model.path, part.info.name)}: found {part.info.qtype.name} from {ids.min()} to {ids.max()}, "
+                        f"expected I32 from 0 to {len(new) - 1}")
+    return new[ids].view(np.uint8)

@@ -29,7 +29,7 @@ log = logging.getLogger("moeengine")
 CHUNK_WEIGHTS = 1 << 22
 # Matrices by shape that are no weights of a product or too few and too delicate to round.
 KEPT = re.compile(
-    r"norm|ffn_gate_inp|exp_probs|conv1d|ssm_(a|d|dt|alpha|beta|ba)\b|rope_|sinks|pos_embd|token_types|\.scale$|\.bias$|nextn\."
+    r"norm|ffn_gate_inp|exp_probs|\bhc_|output_hc_|_ape\.|tid2eid|conv1d|ssm_(a|d|dt|alpha|beta|ba)\b|rope_|sinks|pos_embd|token_types|\.scale$|\.bias$|nextn\."
 )
 # The head and the embedding decide every token: below this type they cost more than they save.
 HEAD = re.compile(r"^(output|token_embd)\.weight$")

@@ -41,9 +41,19 @@ def tiny(name, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(tiny):
+def n_ctx(name):
+    return ARCH_MODELS[name].n_ctx
+
+
+@pytest.fixture(scope="module")
+def tokens(name):
+    return prompt(ARCH_MODELS[name].n_tokens)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tokens, n_ctx):
     """Logits of the whole prompt at once."""
-    return logits(load(tiny), prompt(), n_ubatch=512, n_ctx=256)
+    return logits(load(tiny), tokens, n_ubatch=512, n_ctx=n_ctx)
 
 
 def test_every_architecture_has_a_test():
@@ -51,14 +61,14 @@ def test_every_architecture_has_a_test():
     assert set(available()) == recorded | set(DENSE_ARCHS) | set(MOE_ARCHS)
 
 
-def test_logits_equal_stock(tmp_path, name):
+def test_logits_equal_stock(tmp_path, name, tokens, n_ctx):
     """Float weights: one activation that rounds differently would be seen in all that follows. What is left is such a
     rounding of a key or value to F16, which few positions suffer, more in more layers."""
     tiny = write_arch(tmp_path / "m.gguf", name, quant="F32")
     record = np.load(RECORDS / f"{name}.npz")
     assert weights_crc(tiny) == record["crc"], "other weights than were recorded; see tools/record_archs.py"
     model = load(tiny)
-    got, want = logits(model, prompt(), n_ubatch=512, n_ctx=256), record["logits"].astype(np.float64)
+    got, want = logits(model, tokens, n_ubatch=512, n_ctx=n_ctx), record["logits"].astype(np.float64)
     error = ((got - want) ** 2).mean(-1) / want.var(-1)
     if ARCH_MODELS[name].in_any_order:
         assert np.median(error) < 1e-9 * max(1, len(model.blocks) / 10) and error.max() < 1e-7
@@ -68,8 +78,8 @@ def test_logits_equal_stock(tmp_path, name):
 
 
 @pytest.mark.parametrize("n_ubatch, n_threads", [(1, 1), (3, 2), (64, 5), (149, 2)])
-def test_same_bytes_however_cut(tiny, whole, n_ubatch, n_threads):
-    assert logits(load(tiny), prompt(), n_ubatch=n_ubatch, n_threads=n_threads, n_ctx=256).tobytes() == whole.tobytes()
+def test_same_bytes_however_cut(tiny, tokens, n_ctx, whole, n_ubatch, n_threads):
+    assert logits(load(tiny), tokens, n_ubatch=n_ubatch, n_threads=n_threads, n_ctx=n_ctx).tobytes() == whole.tobytes()
 
 
 def test_same_bytes_over_the_borders_of_attention(tiny):
@@ -80,20 +90,20 @@ def test_same_bytes_over_the_borders_of_attention(tiny):
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_same_bytes_whatever_brings_the_experts(tiny, whole, settings):
-    with Engine(tiny.path, **{"n_ctx": 256, "n_threads": 2} | settings) as engine:
-        assert engine.logits(prompt()).tobytes() == whole.tobytes()
-        session = engine.session(n_ctx=256)
-        session.eval(prompt()[:180])
-        rows = [session.eval([token]).copy() for token in prompt()[180:]]
+def test_same_bytes_whatever_brings_the_experts(tiny, tokens, n_ctx, whole, settings):
+    with Engine(tiny.path, **{"n_ctx": n_ctx, "n_threads": 2} | settings) as engine:
+        assert engine.logits(tokens).tobytes() == whole.tobytes()
+        session = engine.session(n_ctx=n_ctx)
+        session.eval(tokens[:-12])
+        rows = [session.eval([token]).copy() for token in tokens[-12:]]
         supply = engine.stats()["supply"]
-    assert np.stack(rows).tobytes() == whole[180:].tobytes()
+    assert np.stack(rows).tobytes() == whole[-12:].tobytes()
     assert settings["moe_mode"] != "stream" or supply["reader_bytes_read"] > 0
     assert settings.get("sweep_method") != "direct" or supply["prefill"]["bytes_read"] > 0
 
 
-def test_same_bytes_on_every_instruction_set(tiny, whole):
-    assert on_every_isa(lambda: logits(load(tiny), prompt(), n_ubatch=64, n_ctx=256)).tobytes() == whole.tobytes()
+def test_same_bytes_on_every_instruction_set(tiny, tokens, n_ctx, whole):
+    assert on_every_isa(lambda: logits(load(tiny), tokens, n_ubatch=64, n_ctx=n_ctx)).tobytes() == whole.tobytes()
 
 
 def test_renumbered_experts_compute_the_same(tmp_path, name):

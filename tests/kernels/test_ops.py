@@ -99,6 +99,8 @@ def test_gated_activations(n):
     gate, up = 3 * gate, 3 * up  # beyond the limit of 7 on either side
     g, u = np.minimum(gate, 7).astype(np.float64), np.clip(up, -7, 7).astype(np.float64)
     assert_close(on_every_isa(lambda: ops.swiglu_oai(gate, up)), g / (1 + np.exp(-1.702 * g)) * (u + 1), 1e-6 + 2e-7 * np.abs(g))
+    g, u = np.minimum(gate, 5).astype(np.float64), np.clip(up, -5, 5).astype(np.float64)
+    assert_close(on_every_isa(lambda: ops.swiglu_clamp(gate, up, 5)), g / (1 + np.exp(-g)) * u, 1e-6)
 
 
 def test_exp_is_accurate_over_its_whole_range():
@@ -116,7 +118,7 @@ def test_exp_is_accurate_over_its_whole_range():
 def test_special_values_go_the_same_way_everywhere():
     pairs = np.array(np.meshgrid(SPECIAL, SPECIAL)).reshape(2, -1)
     a, b = np.ascontiguousarray(pairs[0]), np.ascontiguousarray(pairs[1])
-    for call in (ops.add, ops.silu_mul, ops.gelu_mul, ops.swiglu_oai):
+    for call in (ops.add, ops.silu_mul, ops.gelu_mul, ops.swiglu_oai, lambda a, b: ops.swiglu_clamp(a, b, 2)):
         assert np.isnan(on_every_isa(lambda: call(a, b))[np.isnan(a)]).all()
     for factor in SPECIAL:
         with np.errstate(all="ignore"):
@@ -227,7 +229,7 @@ def test_nothing_past_the_row_is_touched(isa):
             x[:] = 1
             h = np.ascontiguousarray(x.astype(np.float16).view(np.uint16))
             tail = whole[mmap.PAGESIZE - 2 * n :].view(np.uint16)
-            results = (ops.add(x, x), ops.rms_norm(x, x, 0), ops.silu_mul(x, x), ops.swiglu_oai(x, x), ops.softmax(x))
+            results = (ops.add(x, x), ops.rms_norm(x, x, 0), ops.silu_mul(x, x), ops.swiglu_oai(x, x), ops.swiglu_clamp(x, x, 9), ops.softmax(x))
             for result in (*results, ops.f32_to_f16(x)):
                 assert len(result) == n
             tail[:] = h

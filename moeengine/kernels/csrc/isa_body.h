@@ -19,6 +19,7 @@ const moe_isa MOE_ISA_SYMBOL = {
     .silu_mul = silu_mul,
     .gelu_mul = gelu_mul,
     .swiglu_oai = swiglu_oai,
+    .swiglu_clamp = swiglu_clamp,
     .sigmoid_mul = sigmoid_mul,
     .conv_silu = conv_silu,
     .delta_rule = delta_rule,

@@ -175,6 +175,8 @@ typedef struct moe_isa {
     void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y);
     /* y = g * sigmoid(1.702 g) * (u + 1) of g = min(gate, 7), u = up within -7 .. 7 ; y may be gate or up */
     void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y);
+    /* y = silu(min(gate, bound)) * (up within -bound .. bound) ; y may be gate or up */
+    void (*swiglu_clamp)(size_t n, const float *gate, const float *up, float bound, float *y);
     /* y = x / (1 + e^-gate) ; y may be x or gate */
     void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y);
     /* y[c] = silu(sum of x[i][c] * w[i * w_stride + c]), fma from 0, i ascending: a causal convolution a channel, x[0] the
@@ -196,7 +198,7 @@ typedef struct moe_isa {
                     uint16_t *tiles, size_t k_tile_stride);
     /* The whole of moe_attn. */
     void (*attention)(const moe_attn *a);
-    /* The same for rows with n_kv <= MOE_F16_POSITIONS, summed with ggml's F16 rounding (attention_f16.h).
+    /* The same for queries at positions below MOE_F16_POSITIONS (any n_kv), summed with ggml's F16 rounding (attention_f16.h).
      * softcap is not used. */
     void (*attention_f16)(const moe_attn *a);
     /* Only positions segment * MOE_KV_SEGMENT .. +MOE_KV_SEGMENT-1: n_q rows of

@@ -111,6 +111,24 @@ static void swiglu_oai(size_t n, const float *gate, const float *up, float *y) {
     }
 }
 
+/* As in ggml, every exp is the C library's. Bounds come first in min and max, so that NaN stays NaN.
+ * Source: ggml_compute_forward_swiglu_clamp_f32. */
+static void swiglu_clamp(size_t n, const float *gate, const float *up, float bound, float *y) {
+    const v16f limit = v16_set1(bound), least = v16_set1(-bound), one = v16_set1(1.0f);
+    for (; n > 0; gate += OAI_STEP, up += OAI_STEP, y += OAI_STEP) {
+        const size_t step = n < OAI_STEP ? n : OAI_STEP;
+        float g[OAI_STEP], e[OAI_STEP];
+        for (size_t i = 0; i < step; i += 16) {
+            v16f x = v16_min(limit, load_lanes(gate + i, step - i < 16 ? step - i : 16));
+            v16_store(g + i, x);
+            v16_store(e + i, v16_sub(v16_zero(), x));
+        }
+        f32_exp_row((step + 15) & ~(size_t)15, e);
+        MOE_ROW_LOOP(step, g, up, y, v16_mul(v16_div(a, v16_add(one, v16_load(e + i))), v16_max(least, v16_min(limit, b))));
+        n -= step;
+    }
+}
+
 /* Each pair (a, b) to (fma(a, c, -(b s)), fma(a, s, b c)), the way a compiler contracts a c - b s and a s + b c. */
 static void rope_neighbours(size_t n, const float *cs, float *x) {
     for (size_t i = 0; i < n; i += 16) {
