@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 from moeengine.cli import options, output
 from moeengine.errors import ContextOverflowError
-from moeengine.tokenizer.harmony import assistant_message
 
 HELP = "/clear begins anew, /help shows this, /exit or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -116,7 +115,7 @@ class Conversation:
             if not self._as_json:
                 output.write("\n")
             answer = stream.result
-            self._messages = [*asked, assistant_message(self._engine.tokenizer, answer)]
+            self._messages = [*asked, {"role": "assistant", "content": answer.text}]
         if self._as_json:
             output.json_line(asdict(answer))
         return answer

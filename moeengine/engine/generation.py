@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from moeengine.engine.answer_text import AnswerText
 from moeengine.errors import CancelledError, ContextOverflowError
 from moeengine.sampling import Sampler, token_logprob
+from moeengine.tokenizer.harmony import Headers
 
 
 @dataclass(frozen=True)
 class Completion:
     """What one request gave.
 
-    text : str               up to the first stop string or end-of-generation token
+    text : str               up to the first stop string or end-of-generation token; thoughts that the
+                             model says by control tokens stand between <think> and </think>
     tokens : list of int     as drawn: with those of a stop string, without the end token
     finish_reason : str      "stop": end token or stop string; "length": max_tokens, or the context
                              is full; "cancelled"
@@ -78,6 +80,7 @@ class Generation:
         self._end_tokens = () if params.ignore_eos else tokenizer.eog_ids
         self._sampler = Sampler(params.sampling, n_vocab, n_ctx, prompt)
         self._text = AnswerText(params.stop)
+        self._headers = Headers()
         self._shown = []
         self._logprobs = []
 
@@ -137,8 +140,13 @@ class Generation:
         if not self._has_text or token >= tokenizer.n_vocab:
             return ""  # a model may have more rows than its vocabulary has tokens
         if is_shown and not tokenizer.is_special(token):
-            return self._text.push(tokenizer.token_bytes(token))
-        return self._text.push(b"", hidden=tokenizer.token_text(token))
+            data = tokenizer.token_bytes(token)
+            if not self._headers.is_open:
+                return self._text.push(data)
+            self._headers.name(data)
+            return self._text.push(b"", hidden=data.decode("utf-8", "replace"))
+        text = tokenizer.token_text(token)
+        return self._text.push(self._headers.control(text).encode(), hidden=text)
 
     def _timed(self, name, work, *args):
         start = time.perf_counter()

@@ -6,7 +6,7 @@ specials.py         cutting a text at special tokens
 model.py            choice of encoder: byte_bpe.py, raw_bpe.py, spm.py
 pre.py              the pre-tokenizers by name; unicode_tables.py their character classes
 stream.py           ids to text, one at a time
-harmony.py          answers of gpt-oss in parts
+harmony.py          answers of gpt-oss: thoughts and text
 chat.py             messages to ids; traced.py, template_env.py, template_limits.py: how they stay harmless
 """
 

@@ -11,6 +11,7 @@ import gguf
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from moeengine.errors import ConfigError
+from moeengine.tokenizer.harmony import CHANNEL, with_thoughts_apart
 from moeengine.tokenizer.source import metadata_of
 from moeengine.tokenizer.template_env import ChatEnvironment
 from moeengine.tokenizer.template_limits import MAX_TEMPLATE, Budget
@@ -49,6 +50,7 @@ class ChatTemplate:
 
     def __init__(self, source, tokenizer):
         self._tokenizer = tokenizer
+        self._has_channels = CHANNEL in source
         self._lock = threading.Lock()
         self._environment = ChatEnvironment()
         self._environment.budget = Budget()
@@ -131,7 +133,7 @@ class ChatTemplate:
         return [bos] * wanted + ids[n_bos:]
 
     def _rendered(self, messages, add_generation_prompt, extra):
-        counter = _Counter()
+        counter = _Counter(with_thoughts_apart if self._has_channels else dict)
         variables = {
             "tools": None,
             "documents": None,
@@ -174,13 +176,16 @@ def chat_templates(file):
 class _Counter:
     """Copies what a caller gives into plain containers and strings, and measures it.
 
+    prepare : callable    makes the message that a template wants from the one given
+
     Attributes
     ----------
     n_chars, n_entries : int    characters and entries so far
     sizes : dict     id of each container -> (entries, characters) in it
     """
 
-    def __init__(self):
+    def __init__(self, prepare):
+        self._prepare = prepare
         self.n_chars = self.n_entries = 0
         self.sizes = {}
 
@@ -203,7 +208,7 @@ class _Counter:
         if not isinstance(message.get("content"), (str, list, tuple, type(None))):
             found = type(message["content"]).__name__
             raise ConfigError(f"message {i}: found content of type {found}, expected text")
-        message = self.plain(message, f"message {i}")
+        message = self.plain(self._prepare(message), f"message {i}")
         if message["role"] in ROLES:
             message["role"] = literal(message["role"])
         return message

@@ -15,8 +15,8 @@ from moeengine.engine import Engine
 from moeengine.engine.runtime import Runtime
 from moeengine.errors import CancelledError, ConfigError
 
-BOS, EOS, IM_END, THINK = 256, 257, 258, 259
-SPECIAL = {BOS: "<s>", EOS: "</s>", IM_END: "<|im_end|>", THINK: "<think>"}
+BOS, EOS, IM_END, THINK, CHANNEL, MESSAGE = range(256, 262)
+SPECIAL = {BOS: "<s>", EOS: "</s>", IM_END: "<|im_end|>", THINK: "<think>", CHANNEL: "<|channel|>", MESSAGE: "<|message|>"}
 N_VOCAB = 264
 
 
@@ -154,7 +154,7 @@ class FakeModel:
     def logits(self, held):
         seed = zlib.crc32(np.array(held, np.int32).tobytes())
         row = np.random.default_rng(seed).standard_normal(N_VOCAB).astype(np.float32)
-        row[[BOS, EOS, IM_END, THINK]] = -10
+        row[list(SPECIAL)] = -10
         if len(held) in self.answer:
             row[self.answer[len(held)]] = 30
         return row

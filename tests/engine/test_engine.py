@@ -13,7 +13,7 @@ from moeengine.errors import (
     NumericError,
     UnsupportedError,
 )  # fmt: skip
-from tests.engine.fakes import BOS, EOS, IM_END, N_VOCAB, THINK, FakeModel, fake_engine
+from tests.engine.fakes import BOS, CHANNEL, EOS, IM_END, MESSAGE, N_VOCAB, THINK, FakeModel, fake_engine
 
 
 @pytest.fixture
@@ -226,6 +226,18 @@ def test_streamed_pieces_are_the_text(made):
     assert "".join(pieces) == engine.generate("ab", **settings) == "häß😀 fo"
     assert "😀" in pieces and all(pieces)
     assert stream.result.text == "häß😀 fo" and stream.result.finish_reason == "stop"
+
+
+def test_channels_are_shown_as_thoughts_and_text(made):
+    engine, model = made
+    model.say(3, [CHANNEL, *b"analysis", MESSAGE, *b"hm", CHANNEL, *b"final", MESSAGE, *b"Yes", EOS])
+    settings = dict(temperature=0, max_tokens=40)
+    assert "".join(engine.generate("ab", stream=True, **settings)) == "<think>\nhm\n</think>\n\nYes"
+    for stop, text in (("final", "<think>\nhm"), ("</think>", "<think>\nhm\n"), ("Yes", "<think>\nhm\n</think>\n\n")):
+        answer = engine.complete("ab", stop=stop, **settings)
+        assert (answer.text, answer.finish_reason, answer.stop) == (text, "stop", stop)
+    answer = engine.complete("ab", temperature=0, max_tokens=4)
+    assert (answer.text, answer.finish_reason) == ("", "length")
 
 
 def test_special_text_in_a_prompt(made):

@@ -1,13 +1,12 @@
 """The chat format of gpt-oss: a template as its files carry one, what ends an answer, and answers in parts."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
 from moeengine.errors import ConfigError
 from moeengine.tokenizer import ChatTemplate
-from moeengine.tokenizer.harmony import assistant_message
+from moeengine.tokenizer.harmony import Headers, with_thoughts_apart
 from tests.tokenizer.vocabs import CONTROL, byte_bpe
 
 NAMES = ("<|startoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>")
@@ -93,23 +92,49 @@ def test_what_ends_an_answer(tokenizer):
     assert {tokenizer.token_text(i) for i in tokenizer.eog_ids} == {"<|return|>", "<|call|>"}
 
 
-@pytest.mark.parametrize("answer, content, thinking", [
-    ("<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>final<|message|>Yes.", "Yes.", "think"),
+def shown(tokenizer, text):
+    """What a reader sees of an answer."""
+    headers, seen = Headers(), ""
+    for token in tokenizer.encode(text, parse_special=True):
+        if tokenizer.is_special(token):
+            seen += headers.control(tokenizer.token_text(token))
+        elif headers.is_open:
+            headers.name(tokenizer.token_bytes(token))
+        else:
+            seen += tokenizer.token_bytes(token).decode()
+    return seen
+
+
+@pytest.mark.parametrize("answer, text, content, thinking", [
+    ("<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+     "<think>\nthink\n</think>\n\nYes.", "Yes.", "think"),
     ("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|>"
-     "<|start|>assistant<|channel|>commentary to=x <|constrain|>json<|message|>{}", "", "ab"),
-    ("<|channel|>final<|message|>x < y <|fine|>\nz", "x < y <|fine|>\nz", None),
-    ("<|channel|>analysis<|message|>cut short", "", "cut short"),
-    ("no channel", "no channel", None), ("<|channel|>final", "final", None), ("", "", None),
+     "<|start|>assistant<|channel|>commentary to=x <|constrain|>json<|message|>{}", "<think>\nab\n</think>\n\n{}", "{}", "ab"),
+    ("<|channel|>analysis to=x <|message|>a", "<think>\na", "", "a"),
+    ("<|channel|>final<|message|>x < y <|fine|>\nz", "x < y <|fine|>\nz", "x < y <|fine|>\nz", None),
+    ("<|channel|>analysis<|message|>cut short", "<think>\ncut short", "", "cut short"),
+    ("no channel<|start|>", "no channel", "no channel", None), ("<|channel|>fin", "", "", None), ("", "", "", None),
 ])  # fmt: skip
-def test_an_answer_in_parts(tokenizer, answer, content, thinking):
-    tokens = tokenizer.encode(answer, parse_special=True)
-    completion = SimpleNamespace(tokens=tokens, text=tokenizer.decode(tokens))
-    expected = {"role": "assistant", "content": content} | ({"thinking": thinking} if thinking else {})
-    assert assistant_message(tokenizer, completion) == expected
+def test_an_answer_and_what_the_next_prompt_makes_of_it(tokenizer, answer, text, content, thinking):
+    assert shown(tokenizer, answer) == text
+    message = {"role": "assistant", "content": content} | ({"thinking": thinking} if thinking else {})
+    assert with_thoughts_apart({"role": "assistant", "content": text}) == message
 
 
-def test_other_vocabularies_have_no_channels(tmp_path):
-    tokenizer = byte_bpe(tmp_path)
-    text = "<|channel|>final<|message|>x"
-    completion = SimpleNamespace(tokens=tokenizer.encode(text), text=text)
-    assert assistant_message(tokenizer, completion) == {"role": "assistant", "content": text}
+def test_only_an_assistants_thoughts_are_taken_apart():
+    for message in ({"role": "user", "content": "<think>\nx"}, {"role": "assistant", "content": "<think>\nx", "thinking": ""},
+                    {"role": "assistant", "content": [{"type": "text", "text": "<think>\nx"}]}, {"role": "assistant"}):  # fmt: skip
+        assert with_thoughts_apart(message) == message
+
+
+def test_an_answer_given_back_is_rendered_in_its_channels(tokenizer):
+    call = {"function": {"name": "rain", "arguments": {}}}
+    answer = {"role": "assistant", "content": "<think>\nwhy\n</think>\n\nYes.", "tool_calls": [call]}
+    text = rendered(tokenizer, [{"role": "user", "content": "a"}, answer])
+    assert "<|channel|>analysis<|message|>why<|end|>" in text and "think>" not in text
+
+
+def test_other_templates_get_messages_as_they_are(tokenizer):
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", tokenizer)
+    content = "<think>\nwhy\n</think>\n\nYes."
+    assert "".join(s.text for s in template.render([{"role": "assistant", "content": content}])) == content
