@@ -4,12 +4,14 @@
 #include "team.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -24,10 +26,11 @@
 
 enum { SPIN_ROUNDS = 4000 };
 
-/* Members are counted out of their processors; that many within CROWD_S or so are a crowd. A team on a quiet
- * machine sees one or two, beside a busy program of the same weight some twenty. */
-enum { CROWD = 6 };
-static const double CROWD_S = 0.1, LEAST_PAUSE_S = 0.1, MOST_PAUSE_S = 2.0, CALM_S = 1.0;
+/* Members are counted out of their processors, within CROWD_S or so: on a quiet machine one to four times, by threads of
+ * the kernel that soon go away; beside a busy program of the same weight some twenty times. From SUSPECT on it is also measured how
+ * long they wait to go on, and CROWD are one if they waited for LOST_S. */
+enum { SUSPECT = 2, CROWD = 6 };
+static const double CROWD_S = 0.1, LOST_S = 0.02, LEAST_PAUSE_S = 0.1, MOST_PAUSE_S = 2.0, CALM_S = 1.0;
 
 struct member {
     moe_team *team;
@@ -46,9 +49,9 @@ struct moe_team {
     void *arg;
     int stop;
     int64_t n_barriers;
-    /* of the crowd: a decaying count, until when the team is not asked, how long next time, the last one's time */
-    double crowd, alone_until_s, pause_s, crowded_s;
-    atomic_long preempted; /* in the current run */
+    /* of the crowd: decaying sums, until when the team is not asked, how long next time, the last one's time */
+    double crowd, lost_s, alone_until_s, pause_s, crowded_s;
+    atomic_long preempted, lost_ns; /* in the current run */
     _Alignas(64) atomic_uint run_seq;  /* goes up by one for every run */
     _Alignas(64) atomic_uint arrived;  /* members waiting at the barrier */
     _Alignas(64) atomic_uint barrier_seq;
@@ -75,22 +78,39 @@ static long preemptions(void) {
     return getrusage(RUSAGE_THREAD, &u) == 0 ? u.ru_nivcsw : 0;
 }
 
+/* How long this thread has been ready to run and did not; negative where the system does not tell. */
+static long waited_ns(void) {
+    char text[64];
+    unsigned long long ran, waited;
+    int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    return sscanf(text, "%llu %llu", &ran, &waited) == 2 && ran ? (long)waited : -1;
+}
+
 /* The job of one member, with its preemptions counted. */
 static void work(moe_team *team, int ith) {
-    long before = preemptions();
+    const int is_suspect = team->crowd >= SUSPECT;
+    const long before = preemptions(), waited_before = is_suspect ? waited_ns() : -1;
     team->job(team->arg, ith, team->n_members);
-    atomic_fetch_add_explicit(&team->preempted, preemptions() - before, memory_order_relaxed);
+    const long n = preemptions() - before, waited = is_suspect ? waited_ns() : -1;
+    atomic_fetch_add_explicit(&team->preempted, n, memory_order_relaxed);
+    if (waited >= 0 && waited_before >= 0) atomic_fetch_add_explicit(&team->lost_ns, waited - waited_before, memory_order_relaxed);
+    else if (is_suspect) atomic_fetch_add_explicit(&team->lost_ns, (long)(1e9 * LOST_S) * n, memory_order_relaxed);
 }
 
 /* After a run that took from start_s to end_s. */
 static void judge_crowd(moe_team *team, double start_s, double end_s) {
     double share = (end_s - start_s) / CROWD_S;
-    team->crowd *= share < 1 ? 1 - share : 0;
-    team->crowd += (double)atomic_exchange_explicit(&team->preempted, 0, memory_order_relaxed);
-    if (team->crowd > CROWD) {
+    double left = share < 1 ? 1 - share : 0;
+    team->crowd = team->crowd * left + (double)atomic_exchange_explicit(&team->preempted, 0, memory_order_relaxed);
+    team->lost_s = team->lost_s * left + 1e-9 * (double)atomic_exchange_explicit(&team->lost_ns, 0, memory_order_relaxed);
+    if (team->crowd > CROWD && team->lost_s > LOST_S) {
         team->pause_s = end_s - team->crowded_s > team->pause_s + CALM_S ? LEAST_PAUSE_S : 2 * team->pause_s;
         if (team->pause_s > MOST_PAUSE_S) team->pause_s = MOST_PAUSE_S;
-        team->crowd = 0;
+        team->crowd = team->lost_s = 0;
         team->crowded_s = end_s;
         team->alone_until_s = end_s + team->pause_s;
     }
