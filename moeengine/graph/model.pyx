@@ -429,6 +429,8 @@ cdef class Context:
         n_tiles = whole_tiles(n_past) // MOE_KV_TILE
         heads = [head[:n_tiles].reshape(n_tiles * MOE_KV_TILE, head.shape[2])[:n_past] for head in self._kv_heads()]
         if n_past and self.recurrent.n:
+            if self.recurrent.n_kept == n_past and self.recurrent.n_live != n_past:
+                self.recurrent.take_kept()
             if self.recurrent.n_live != n_past:
                 raise ConfigError(f"n_past: found {n_past}, expected {self.recurrent.n_live}, the tokens of the recurrent state")
             heads.append(self._recurrent_values())

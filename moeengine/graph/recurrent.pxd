@@ -12,5 +12,6 @@ cdef class RecurrentState:
     cdef RecurrentState new(float *live, int64_t n)
     cpdef int64_t n_ready(self, int64_t n_past)
     cdef int begin(self, int64_t n_past, int64_t n_tokens) except -1
+    cdef void take_kept(self) noexcept
     cdef void end(self, int64_t n_past) noexcept
     cdef void replaced(self, int64_t n_past) noexcept

@@ -45,12 +45,17 @@ cdef class RecurrentState:
         if n_past == 0:
             memset(self.live, 0, <size_t>self.n * sizeof(float))
         elif self.n_live != n_past:
-            memcpy(self.live, self.kept, <size_t>self.n * sizeof(float))
+            self.take_kept()
         elif n_tokens >= KEEP_TOKENS and self.n_kept != n_past:
             memcpy(self.kept, self.live, <size_t>self.n * sizeof(float))
             self.n_kept = n_past
         self.n_live = BROKEN         # until the chunk is done
         return 0
+
+    cdef void take_kept(self) noexcept:
+        """Make the copy the state."""
+        memcpy(self.live, self.kept, <size_t>self.n * sizeof(float))
+        self.n_live = self.n_kept
 
     cdef void end(self, int64_t n_past) noexcept:
         """The chunk was computed; the state is of n_past tokens."""

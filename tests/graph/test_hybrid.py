@@ -152,6 +152,26 @@ def test_save_and_load(small, engine, tmp_path):
             other.session().load(tmp_path / "a")
 
 
+@pytest.mark.parametrize("n_new", [40, 3])
+def test_saved_after_going_back_to_where_a_chunk_began(small, engine, tmp_path, n_new):
+    """There the copy is of the timeline's tokens, and the state itself of more, or of none after a pass that broke off."""
+    tokens = prompt()[:120].tolist()
+    expected = engine.logits(tokens)
+    session = engine.session()
+    session.eval(tokens[:60])
+    session.eval(tokens[60:100])
+    session.rewind(60)
+    session.save(tmp_path / "a")
+    session.eval(tokens[60 : 60 + n_new])
+    session.rewind(60)
+    session.save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert np.array_equal(session.eval(tokens[60:]), expected[-1])
+    with engine.session() as loaded:
+        loaded.load(tmp_path / "a")
+        assert np.array_equal(loaded.eval(tokens[60:]), expected[-1])
+
+
 def test_state_of_another_size_is_refused(small):
     context = load(small).new_context(n_ctx=32, n_ubatch=32, team=Team(1))
     context.forward(prompt()[:5], 0, "none")
