@@ -153,7 +153,7 @@ cdef void fetch_missing(Direct *d, TierState *tier, const ExpertPlan *plan, int3
         if visit != NULL:
             visit[n_there + n_missing] = <int32_t>i
         n_missing += 1
-        slot = slot_for(t, tier, e)
+        slot = slot_for(t, tier, e, False)
         if slot < 0:
             refuse(e)
             continue
@@ -296,7 +296,7 @@ cdef void direct_hint(void *arg, const int32_t *ids, int64_t n) noexcept nogil:
         if e.slot >= 0:
             pin(t, e, until)
             continue
-        slot = slot_for(t, tier, e)
+        slot = slot_for(t, tier, e, True)
         if slot < 0:
             break
         pin(t, e, until)

@@ -86,7 +86,7 @@ cdef bint is_broken(Expert *e) noexcept nogil
 cdef void place(Table *t, TierState *tier, Expert *e, int64_t slot) noexcept nogil
 cdef void vacate(Table *t, int64_t slot) noexcept nogil
 cdef int64_t free_slot(Table *t, TierState *tier) noexcept nogil
-cdef int64_t slot_for(Table *t, TierState *tier, const Expert *e) noexcept nogil
+cdef int64_t slot_for(Table *t, TierState *tier, const Expert *e, bint predicted) noexcept nogil
 cdef void shadow_use(Table *t, TierState *tier, Expert *e) noexcept nogil
 cdef int shadows_init(Table *t) except -1
 cdef void shadows_free(Table *t) noexcept

@@ -148,18 +148,20 @@ cdef int64_t free_slot(Table *t, TierState *tier) noexcept nogil:
     return -1
 
 
-cdef int64_t slot_for(Table *t, TierState *tier, const Expert *e) noexcept nogil:
-    """A cache slot for expert `e` of the tier, freed if need be; -1 where every one is in use."""
+cdef int64_t slot_for(Table *t, TierState *tier, const Expert *e, bint predicted) noexcept nogil:
+    """A cache slot for expert `e` of the tier, freed if need be; -1 where every one is in use. Other predictions give way
+    to an expert that is not `predicted` itself."""
     cdef SlotClass *c = &t.classes[tier.i_class]
     cdef int64_t i, best = free_slot(t, tier)
+    cdef Slot *s
     if best >= 0:
         return best
     best = victim(t, c, e)
-    if best < 0:                     # predictions that nobody asked for any more
+    if best < 0:                     # what is being read, but nobody asked for any more; of predictions the nearest its end
         for i in range(c.first, c.first + c.n):
-            if t.slots[i].pin < t.step:
+            s = &t.slots[i]
+            if (s.pin < t.step or (not predicted and s.used < t.step)) and (best < 0 or s.pin < t.slots[best].pin):
                 best = i
-                break
     if best >= 0:
         vacate(t, best)
         t.n_evicted += 1

@@ -75,7 +75,7 @@ cdef class Replay:
                     e = &t.experts[t.tiers[layer].first + ids[layer, token, a]]
                     shadow_use(t, &t.tiers[layer], e)
                     if e.slot < 0:
-                        slot = slot_for(t, &t.tiers[layer], e)
+                        slot = slot_for(t, &t.tiers[layer], e, False)
                         if slot >= 0:
                             place(t, &t.tiers[layer], e, slot)
         return hits

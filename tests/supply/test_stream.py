@@ -8,7 +8,7 @@ import pytest
 
 from moeengine import Engine
 from moeengine.errors import ConfigError, SupplyError
-from tests.supply.models import N_DECODE, N_LAYER, N_USED, cache_mb_of, prompt, run, write_model
+from tests.supply.models import N_DECODE, N_EXPERT, N_LAYER, N_USED, cache_mb_of, prompt, run, write_model
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,20 @@ def test_same_bytes_for_every_cache(path, expected, policy, share):
         assert supply["n_evicted"] > 0 and decode["n_misses"] > 0 and decode["bytes_read"] > 0
     if share > 1:
         assert supply["n_evicted"] == 0 and decode["n_hits"] > decode["n_misses"]
+
+
+def test_what_is_wanted_goes_before_what_was_predicted(tmp_path):
+    """One token's predictions may fill the smallest cache; a short prompt after it needs half of that."""
+    path = write_model(tmp_path, n_layer=8, quants={}, quant="Q8_0")
+
+    def passes(**settings):
+        with Engine(path, n_ctx=200, n_threads=1, **settings) as engine, engine.session() as session:
+            return np.stack([session.eval(prompt(n, seed)) for seed in range(12) for n in (1, 1, 4)])
+
+    expected = passes(moe_mode="mmap")
+    mb = cache_mb_of(path, 8 * N_USED / (N_EXPERT * N_LAYER)) * 1.001  # all that one token may use
+    for n in (1, 4):
+        assert np.array_equal(passes(moe_mode="stream", cache_mb=mb, prefetch_layers=n), expected)
 
 
 @pytest.mark.parametrize("io_threads", [1, 3, 8])
