@@ -63,7 +63,8 @@ def score_scale(file, rope):
     key = f"{file.architecture}.rope.scaling.yarn_log_multiplier"
     stretched = -math.log(rope.freq_scale)
     factor = rope.attn_factor * (1 if rope.ext_factor else 1 + 0.1 * stretched)
-    scale = (factor * (1 + file.get_float(key, 0.0) * stretched)) ** 2
+    scale = factor * (1 + file.get_float(key, 0.0) * stretched)
+    scale *= scale  # not ** 2, which raises where the square is infinite
     if not 1 / MAX_SCALE < scale < MAX_SCALE:
         raise GGUFError(f"{file.files[0].path}: key {key}: found {file.get_float(key, 0.0)}, with which scores are scaled by "
                         f"{scale}, expected {1 / MAX_SCALE} to {MAX_SCALE}")

@@ -11,8 +11,9 @@ from moeengine.errors import GGUFError, UnsupportedError
 from moeengine.graph.weights import Vector
 
 f32 = np.float32
-LEAST_FACTOR = 1e-6  # of a context: smaller ones leave float32 within a few positions
-LEAST_TURNS = 1e-6
+LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6  # of a context: with others, angles leave float32 or its reciprocal does
+LEAST_TURNS, MOST_TURNS = 1e-6, 1e6
+LEAST_BASE, MOST_BASE = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     arch = file.architecture
     if n_rot % 2:
         raise GGUFError(f"{file.files[0].path}: {arch}.rope.dimension_count: found {n_rot}, expected an even number")
-    base = file.get_float(f"{arch}.{base_key}", 10000.0)
-    if not (math.isfinite(base) and base > 0):
-        raise GGUFError(f"{file.files[0].path}: {arch}.{base_key}: found {base}, expected a positive number")
+    base = file.get_float(f"{arch}.{base_key}", 10000.0, lo=LEAST_BASE, hi=MOST_BASE)
     kind = file.get_str(f"{arch}.rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise UnsupportedError(
@@ -116,8 +115,9 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     factor = file.get_float(f"{arch}.rope.scaling.factor", 0.0)
     if factor == 0.0:
         factor = file.get_float(f"{arch}.rope.scale_linear", 0.0)
-    if factor and not LEAST_FACTOR <= factor:
-        raise GGUFError(f"{file.files[0].path}: {arch}.rope.scaling.factor: found {factor}, expected 0, or {LEAST_FACTOR} or more")
+    if factor and not LEAST_FACTOR <= factor <= MOST_FACTOR:
+        raise GGUFError(f"{file.files[0].path}: {arch}.rope.scaling.factor: found {factor}, expected 0, or {LEAST_FACTOR} to "
+                        f"{MOST_FACTOR:.0f}")
     freq_scale = f32(1) if factor == 0.0 or kind == "none" else f32(1) / f32(factor)
     ext_factor = file.get_float(f"{arch}.rope.scaling.yarn_ext_factor", -1.0)
     if ext_factor < 0:
@@ -130,8 +130,8 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
         if base == 1:
             raise GGUFError(f"{file.files[0].path}: {arch}.{base_key}: found 1, with which YaRN has no wave lengths")
         n_orig = original_context(file, n_ctx_train)
-        beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", 32.0, lo=LEAST_TURNS)
-        beta_slow = file.get_float(f"{arch}.rope.scaling.yarn_beta_slow", 1.0, lo=LEAST_TURNS)
+        beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", 32.0, lo=LEAST_TURNS, hi=MOST_TURNS)
+        beta_slow = file.get_float(f"{arch}.rope.scaling.yarn_beta_slow", 1.0, lo=LEAST_TURNS, hi=MOST_TURNS)
         low = max(0.0, math.floor(correction_dim(n_rot, n_orig, beta_fast, base)))
         high = min(n_rot - 1.0, math.ceil(correction_dim(n_rot, n_orig, beta_slow, base)))
         # The published factor 0.1 ln(s) + 1; a log multiplier of the file divides it.

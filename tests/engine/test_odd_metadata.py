@@ -8,14 +8,20 @@ import pytest
 from moeengine import Engine
 from moeengine.cli import main
 from moeengine.errors import MoeEngineError
-from tests.tiny import write_tiny
+from tests.arch_models import ARCH_MODELS, BASE, prompt, write_arch
+from tests.tiny import write_gguf, write_tiny
 
 T = gguf.GGUFValueType
 VALUES = {
     "absent": None, "zero": 0, "odd": 7, "2^20": 2**20, "2^64-1": (2**64 - 1, T.UINT64), "negative": -1,
     "inf": math.inf, "nan": math.nan, "bool": True, "text": "x\x00\x1b", "large array": [2**30, 2**30],
-    "infinities": [math.inf, math.nan], "texts": ["a", "b"],
+    "infinities": [math.inf, math.nan], "texts": ["a", "b"], "most": (1.7e308, T.FLOAT64), "least": (5e-324, T.FLOAT64),
 }  # fmt: skip
+BESIDE = [  # keys that every architecture may have, though no model here has all of them
+    "attention.scale", "expert_group_count", "expert_group_used_count", "expert_weights_norm", "nextn_predict_layers",
+    "rope.dimension_sections", "rope.scale_linear", "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_ext_factor",
+]  # fmt: skip
 
 
 def test_any_value_of_any_key_works_or_is_refused(tmp_path, capsys):
@@ -35,3 +41,32 @@ def test_any_value_of_any_key_works_or_is_refused(tmp_path, capsys):
             shown = capsys.readouterr()
             assert not any(ord(c) < 32 and c != "\n" for c in shown.out + shown.err), (key, name)
     assert n_refused > 100
+
+
+def cases():
+    """(model, key, name of a value): each key with each value, in the models that have the key in turn."""
+    having = {}
+    for name, model in ARCH_MODELS.items():
+        for key in {**BASE, **model.metadata, **dict.fromkeys(["block_count", *BESIDE])}:
+            having.setdefault(key, []).append(name)
+    for i, (key, names) in enumerate(having.items()):
+        for j, value in enumerate(VALUES):
+            yield names[(i + j) % len(names)], key, value
+
+
+def test_so_for_the_keys_of_every_architecture(tmp_path):
+    path, n_refused = tmp_path / "a.gguf", 0
+    models = {name: write_arch(path, name) for name in ARCH_MODELS}
+    for name, key, value in cases():
+        arch, metadata = models[name].arch, dict(models[name].metadata)
+        metadata[f"{arch}.{key}"] = VALUES[value]
+        write_gguf(path, arch, {k: v for k, v in metadata.items() if v is not None}, models[name].tensors)
+        try:
+            with Engine(path, n_ctx=64, n_threads=1) as engine:
+                engine.logits(prompt(8))
+        except MoeEngineError as error:
+            n_refused += 1
+            assert "a.gguf" in str(error), (name, key, value, error)
+        except Exception as error:
+            pytest.fail(f"{name}: {key} = {value}: {error!r}")
+    assert n_refused > 500

@@ -124,6 +124,7 @@ REFUSED = [
     ("deepseek2-kv_b", "attention.value_length", 64, r"blk.0.attn_kv_b.weight: found shape 256 x 64, expected 384 x 64"),
     ("deepseek2-kv_b", "rope.dimension_count", 0, "rope.dimension_count.*found the int 0"),
     ("deepseek2", "rope.scaling.yarn_log_multiplier", -1 / math.log(4), "yarn_log_multiplier.*scaled by"),
+    ("deepseek2", "rope.scaling.attn_factor", VALUES["most"], "scores are scaled by inf"),
     ("deepseek2-narrow", "attention.temperature_length", 0, "temperature_length.*found the int 0"),
     ("deepseek2-narrow", "attention.temperature_length", None, "temperature_length.*not found"),
     ("deepseek2", "expert_shared_count", None, "expert_shared_count.*not found"),

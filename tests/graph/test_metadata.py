@@ -8,6 +8,7 @@ import pytest
 from moeengine import Engine
 from moeengine.errors import GGUFError, UnsupportedError
 from tests.arch_models import write_arch
+from tests.engine.test_odd_metadata import VALUES
 from tests.tiny import write_tiny
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
@@ -17,11 +18,14 @@ REFUSED = [
     ("expert_count", 0, "expert_count.*layer 0 has 8"),
     ("expert_count", None, "expert_count.*layer 0 has 8"),
     ("rope.freq_base", 1.0, "freq_base"),
+    ("rope.freq_base", VALUES["least"], "freq_base"),  # 0 as a float32
+    ("rope.scaling.factor", VALUES["most"], "scaling.factor"),  # its reciprocal is 0
     ("rope.scaling.factor", 1e-40, "scaling.factor"),
     ("rope.scaling.factor", -2.0, "scaling.factor"),
     ("rope.scaling.original_context_length", -5, "original_context_length"),
     ("rope.scaling.yarn_beta_fast", 0.0, "yarn_beta_fast"),
     ("rope.scaling.yarn_beta_slow", -1.0, "yarn_beta_slow"),
+    ("rope.scaling.yarn_beta_slow", VALUES["most"], "yarn_beta_slow"),
     ("rope.scaling.yarn_log_multiplier", -20 / math.log(4), "yarn_log_multiplier"),
 ]
 
