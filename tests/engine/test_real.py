@@ -15,6 +15,7 @@ import pytest
 from moeengine import Engine
 from moeengine.errors import ClosedError, ConfigError, UnsupportedError
 from tests.interrupt import interrupted
+from tests.loader.conditions import without_sanitizer
 from tests.tiny import write_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -184,6 +185,7 @@ def test_stats_tell_what_was_done(engine):
     assert stats["n_generations"] == 1 and stats["n_generated_tokens"] == 12
 
 
+@without_sanitizer
 def test_memory_and_descriptors_stay_flat(path, tmp_path):
     def figures():
         gc.collect()
