@@ -1,8 +1,12 @@
-"""Ctrl-C at a chosen moment, from a timer of the system: no thread of ours that could be late."""
+"""Ctrl-C at a chosen moment, from a timer of the system: no thread of ours that could be late. And cancels at random ones."""
 
 import signal
+import threading
 
+import numpy as np
 import pytest
+
+from moeengine.errors import CancelledError
 
 
 def interrupted(work, after, every=0.0, before=None):
@@ -34,3 +38,34 @@ def interrupted(work, after, every=0.0, before=None):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+
+
+def cancel_at_random(session, tokens, back):
+    """Evaluate random stretches of `tokens` from random positions on, each cancelled by another thread within 30 ms.
+
+    back : int       where a session that came to the end goes on
+
+    Returns
+    -------
+    int              how many were cut short
+    """
+    rng, n_cancelled = np.random.default_rng(1), 0
+    for _ in range(30):
+        n = int(rng.integers(0, session.n_past + 1))
+        session.rewind(n)
+        timer = threading.Timer(rng.uniform(0, 0.03), session.cancel)
+        timer.start()
+        try:
+            session.eval(tokens[n : n + int(rng.integers(1, len(tokens) + 1 - n))])
+        except CancelledError:
+            n_cancelled += 1
+        timer.cancel()
+        timer.join()
+        assert session.n_past >= n and session.tokens == tokens[: session.n_past]
+        if session.n_past == len(tokens):
+            session.rewind(back)
+    try:  # a cancel that came after its call
+        session.eval([tokens[session.n_past]])
+    except CancelledError:
+        pass
+    return n_cancelled

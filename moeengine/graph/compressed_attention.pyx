@@ -18,6 +18,7 @@ from moeengine.graph.compressor cimport (
 )
 from moeengine.graph.indexer cimport INDEX_KEYS, Indexer, choose_keys, finish_queries, score_keys, score_scratch
 from moeengine.graph.weights cimport Vector, Weight
+from moeengine.kernels.region cimport take
 from moeengine.kernels.table cimport MOE_F16_POSITIONS, MOE_KV_TILE, MOE_X_COUNT, checked_isa, moe_attn, moe_isa, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
 
@@ -71,12 +72,6 @@ cdef inline int64_t most_compressed(const CompressedAttention *a, int64_t n_pos)
     """Compressed keys that a token sees of n_pos positions."""
     cdef int64_t n = n_pos // a.ratio if a.ratio else 0
     return min(n, a.index.top_k) if a.ratio == 4 else n
-
-
-cdef uint8_t *take(uint8_t *base, size_t *at, size_t n) noexcept nogil:
-    cdef uint8_t *here = base + at[0] if base != NULL else NULL
-    at[0] += (n + 63) & ~<size_t>63
-    return here
 
 
 cdef size_t lay_out(const CompressedAttention *a, int64_t n_ctx, int64_t n_threads, uint8_t *base, Room *r) noexcept nogil:

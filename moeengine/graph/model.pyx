@@ -19,7 +19,7 @@ from moeengine.graph.block cimport (
 )
 from moeengine.graph.attention cimport Q_ROWS, SPLIT_TOKENS
 from moeengine.graph.recurrent cimport RecurrentState
-from moeengine.graph.region cimport Region, scratch_of
+from moeengine.kernels.region cimport Region, scratch_of, take
 from moeengine.kernels.table cimport (
     MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, checked_isa, moe_attn_partial_floats, moe_isa, moe_x_row_bytes,
 )
@@ -224,12 +224,6 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     return at
 
 
-cdef uint8_t *take(uint8_t *base, size_t *at, size_t n) noexcept:
-    cdef uint8_t *here = base + at[0] if base != NULL else NULL
-    at[0] += (n + 63) & ~<size_t>63
-    return here
-
-
 cdef size_t largest_row(const moe_isa *isa, rows) except? 0:
     """Bytes of the largest activation row among (format, length) pairs; 0 for none."""
     cdef size_t largest = 0
@@ -299,7 +293,7 @@ cdef class Context:
         self.scratch_bytes = lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, NULL)
         self.scratch = scratch_of(team, self.scratch_bytes)
         lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, self.scratch.base)
-        self.cache = Region(max(64, model.kv_bytes(n_ctx)))
+        self.cache = Region(max(64, model.kv_bytes(n_ctx)), "the context")
         self.p.kv = <uint16_t *>self.cache.base
         self.kv_bytes = model.sizes.kv_elements * 2 * whole_tiles(n_ctx)     # whole tiles: a multiple of 64
         self.p.recurrent = <float *>(self.cache.base + self.kv_bytes)

@@ -3,14 +3,9 @@
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uintptr_t
 
-from moeengine.errors import SupplyError
+from moeengine.kernels.region cimport Region
 
-cdef extern from "<sys/mman.h>" nogil:
-    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
-    int munmap(void *addr, size_t length)
-    int madvise(void *addr, size_t length, int advice)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_HUGEPAGE
-    void *MAP_FAILED
+from moeengine.errors import SupplyError
 
 cdef enum:
     HUGE = 2097152
@@ -32,16 +27,12 @@ cdef class Slab:
     def __cinit__(self, int64_t n_bytes, bint in_advance=False):
         cdef size_t n = (max(1, n_bytes) + HUGE - 1) // HUGE * HUGE
         self.base = NULL
-        self.reserved = NULL
-        self.reserved_bytes = n + HUGE
-        cdef void *at = mmap(NULL, self.reserved_bytes, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-        if at == MAP_FAILED:
-            raise SupplyError(f"the system refuses {n / 1e6:.0f} MB for expert weights")
-        self.reserved = at
-        self.base = <char *>((<uintptr_t>at + HUGE - 1) & ~<uintptr_t>(HUGE - 1))
+        try:
+            self.region = Region(n, "expert weights")
+        except MemoryError as error:
+            raise SupplyError(str(error)) from None
+        self.base = <char *>self.region.base
         self.n_bytes = n
-        madvise(self.base, n, MADV_HUGEPAGE)
         if in_advance:
             moe_page_maker_start(&self.pages, self.base, n)
 
@@ -67,10 +58,8 @@ cdef class Slab:
     def close(self):
         """Give the memory back; nothing may point into it. Again: nothing."""
         moe_page_maker_stop(&self.pages)
-        if self.reserved != NULL:
-            munmap(self.reserved, self.reserved_bytes)
-        self.reserved = NULL
+        self.region = None
         self.base = NULL
 
     def __dealloc__(self):
-        self.close()
+        moe_page_maker_stop(&self.pages)     # before the region goes

@@ -1,13 +1,11 @@
 """DeepSeek-V4: attention over compressed keys, hyper-connections, experts by token. Stock's logits and the same bytes of all
 cuts are in test_archs.py; here the state of a timeline, and what files may say."""
 
-import threading
-
 import numpy as np
 import pytest
 
 from moeengine import Engine
-from moeengine.errors import CancelledError, ConfigError, GGUFError, MoeEngineError, UnsupportedError
+from moeengine.errors import ConfigError, GGUFError, MoeEngineError, UnsupportedError
 from moeengine.kernels.threads import Team
 from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_bytes
 from tests.arch_models import ARCH_MODELS, QType, prompt, write_arch
@@ -15,6 +13,7 @@ from tests.engine.test_odd_metadata import VALUES
 from tests.graph.test_archs import RECORDS
 from tests.graph.test_hybrid import error_of
 from tests.graph.test_reference import load, logits
+from tests.interrupt import cancel_at_random
 
 NAME = "deepseek4"
 TOKENS = prompt(ARCH_MODELS[NAME].n_tokens)
@@ -139,26 +138,8 @@ def test_state_of_another_size_is_refused(tiny):
 
 
 def test_cancelled_calls_leave_the_timeline_usable(engine, whole):
-    tokens, session, rng, n_cancelled = TOKENS.tolist(), engine.session(), np.random.default_rng(1), 0
-    for _ in range(30):
-        n = int(rng.integers(0, session.n_past + 1))
-        session.rewind(n)
-        timer = threading.Timer(rng.uniform(0, 0.03), session.cancel)
-        timer.start()
-        try:
-            session.eval(tokens[n : n + int(rng.integers(1, 385 - n))])
-        except CancelledError:
-            n_cancelled += 1
-        timer.cancel()
-        timer.join()
-        assert session.tokens == tokens[: session.n_past]
-        if session.n_past == 384:
-            session.rewind(250)
-    try:  # a cancel that came after its call
-        session.eval([tokens[session.n_past]])
-    except CancelledError:
-        pass
-    assert n_cancelled > 3
+    tokens, session = TOKENS.tolist(), engine.session()
+    assert cancel_at_random(session, tokens, 250) > 3
     assert np.array_equal(session.eval(tokens[session.n_past :]), whole[-1])
 
 

@@ -1,7 +1,5 @@
 """Models with recurrent layers: recorded logits of stock llama.cpp, the state of a timeline, and what their files may say."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from tests.engine.test_odd_metadata import VALUES
 from tests.graph.test_archs import RECORDS
 from tests.graph.test_reference import assert_same_bytes_everywhere, load, logits
 from tests.hybrid import HYBRID_MODELS, write_hybrid
+from tests.interrupt import cancel_at_random
 
 ARCHS = ("qwen35moe", "qwen35", "qwen3next")
 SMALL = dict(n_embd=64, n_ff=64, head_dim=16, n_rot=16, dim=16, types={"": "Q8_0", "_exps": "Q8_0", "down_exps": "Q8_0",
@@ -211,23 +210,8 @@ def test_cancelled_calls_leave_the_timeline_usable(tmp_path):
     tiny = write_hybrid(tmp_path / "m.gguf", **SMALL, n_layer=24)
     tokens = (prompt().tolist() * 3)[:500]
     with Engine(tiny.path, n_ctx=600, n_threads=2, n_ubatch=128) as engine:
-        expected = engine.logits(tokens)
-        session, rng, n_cancelled = engine.session(), np.random.default_rng(1), 0
-        for _ in range(30):
-            n = int(rng.integers(0, session.n_past + 1))
-            session.rewind(n)
-            timer = threading.Timer(rng.uniform(0, 0.03), session.cancel)
-            timer.start()
-            try:
-                session.eval(tokens[n : n + int(rng.integers(1, 501 - n))])
-            except CancelledError:
-                n_cancelled += 1
-            timer.cancel()
-            timer.join()
-            assert session.n_past >= n and session.tokens == tokens[: session.n_past]
-            if session.n_past == 500:
-                session.rewind(300)
-        assert n_cancelled > 3
+        expected, session = engine.logits(tokens), engine.session()
+        assert cancel_at_random(session, tokens, 300) > 3
         assert np.array_equal(session.eval(tokens[session.n_past :]), expected[-1])
 
 

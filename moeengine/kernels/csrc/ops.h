@@ -90,43 +90,31 @@ static void gelu_mul(size_t n, const float *gate, const float *up, float *y) {
     MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_gelu(a), b));
 }
 
-/* The activation of gpt-oss. As in ggml, every exp is the C library's, in a loop of its own, which compilers turn into
- * vectors. Bounds come first in min and max, so that NaN stays NaN.
- * Source: ggml_compute_forward_swiglu_oai_f32; alpha and limit are those of gpt-oss. */
-enum { OAI_STEP = 64 };
-static void swiglu_oai(size_t n, const float *gate, const float *up, float *y) {
-    const v16f alpha = v16_set1(-1.702f), limit = v16_set1(7.0f), least = v16_set1(-7.0f), one = v16_set1(1.0f);
-    for (; n > 0; gate += OAI_STEP, up += OAI_STEP, y += OAI_STEP) {
-        const size_t step = n < OAI_STEP ? n : OAI_STEP;
-        float g[OAI_STEP], e[OAI_STEP];
+/* g * sigmoid(-slope g) * (u + beyond) of g = min(gate, bound), u = up within -bound .. bound. As in ggml, every exp is the C
+ * library's, in a loop of its own, which compilers turn into vectors. Bounds come first in min and max, so that NaN stays NaN.
+ * Source: ggml_compute_forward_swiglu_oai_f32 and .._swiglu_clamp_f32; slope and bound of the first are those of gpt-oss. */
+enum { SWIGLU_STEP = 64 };
+MOE_INLINE void swiglu_bounded(size_t n, const float *gate, const float *up, float bound, float slope, float beyond, float *y) {
+    const v16f limit = v16_set1(bound), least = v16_set1(-bound), one = v16_set1(1.0f);
+    for (; n > 0; gate += SWIGLU_STEP, up += SWIGLU_STEP, y += SWIGLU_STEP) {
+        const size_t step = n < SWIGLU_STEP ? n : SWIGLU_STEP;
+        float g[SWIGLU_STEP], e[SWIGLU_STEP];
         for (size_t i = 0; i < step; i += 16) {
             v16f x = v16_min(limit, load_lanes(gate + i, step - i < 16 ? step - i : 16));
             v16_store(g + i, x);
-            v16_store(e + i, v16_mul(alpha, x));
+            v16_store(e + i, v16_mul(v16_set1(slope), x));
         }
         f32_exp_row((step + 15) & ~(size_t)15, e);
         MOE_ROW_LOOP(step, g, up, y, v16_mul(v16_div(a, v16_add(one, v16_load(e + i))),
-                                             v16_add(v16_max(least, v16_min(limit, b)), one)));
+                                             v16_add(v16_max(least, v16_min(limit, b)), v16_set1(beyond))));
         n -= step;
     }
 }
-
-/* As in ggml, every exp is the C library's. Bounds come first in min and max, so that NaN stays NaN.
- * Source: ggml_compute_forward_swiglu_clamp_f32. */
+static void swiglu_oai(size_t n, const float *gate, const float *up, float *y) {
+    swiglu_bounded(n, gate, up, 7.0f, -1.702f, 1.0f, y);
+}
 static void swiglu_clamp(size_t n, const float *gate, const float *up, float bound, float *y) {
-    const v16f limit = v16_set1(bound), least = v16_set1(-bound), one = v16_set1(1.0f);
-    for (; n > 0; gate += OAI_STEP, up += OAI_STEP, y += OAI_STEP) {
-        const size_t step = n < OAI_STEP ? n : OAI_STEP;
-        float g[OAI_STEP], e[OAI_STEP];
-        for (size_t i = 0; i < step; i += 16) {
-            v16f x = v16_min(limit, load_lanes(gate + i, step - i < 16 ? step - i : 16));
-            v16_store(g + i, x);
-            v16_store(e + i, v16_sub(v16_zero(), x));
-        }
-        f32_exp_row((step + 15) & ~(size_t)15, e);
-        MOE_ROW_LOOP(step, g, up, y, v16_mul(v16_div(a, v16_add(one, v16_load(e + i))), v16_max(least, v16_min(limit, b))));
-        n -= step;
-    }
+    swiglu_bounded(n, gate, up, bound, -1.0f, 0.0f, y);
 }
 
 /* Each pair (a, b) to (fma(a, c, -(b s)), fma(a, s, b c)), the way a compiler contracts a c - b s and a s + b c. */
