@@ -14,8 +14,9 @@ import numpy as np
 from moeengine.errors import ConfigError, GGUFError, UnsupportedError
 from moeengine.graph.attention import AttentionBlock
 from moeengine.graph.embed_head import EmbedBlock, HeadBlock
+from moeengine.graph.expert_tiers import BankWeights, TierWeights
 from moeengine.graph.ffn import FfnBlock
-from moeengine.graph.moe_ffn import GROUP_PAIRS, BankWeights, MoeBlock, TierWeights
+from moeengine.graph.moe_ffn import GROUP_PAIRS, MoeBlock
 from moeengine.graph.rope import rope_config, text_factors
 from moeengine.graph.router import check_groups
 from moeengine.graph.weights import Tensors, Vector
