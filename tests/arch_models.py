@@ -197,13 +197,13 @@ def _phi():
     }  # fmt: skip
 
 
-def _gpt_oss():
+def _gpt_oss(**metadata):
     biases = [(f"ffn_{part}_exps.bias", (X, n), "strong") for part, n in (("gate", F), ("up", F))]
     biases += [("ffn_down_exps.bias", (X, E), "bias"), ("ffn_gate_inp.bias", (X,), "bias")]
     layer = (*attention(bias="qkvo"), ("attn_sinks.weight", (H,), "strong"), *norm("post_attention_norm"), *experts(), *biases)
     return ArchModel("gpt-oss", {
         "attention.sliding_window": 40, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
-        "rope.scaling.original_context_length": 64,
+        "rope.scaling.original_context_length": 64, **metadata,
     }, (layer,) * 3)  # fmt: skip
 
 
@@ -290,6 +290,7 @@ ARCH_MODELS = {
         {"feed_forward_length": F, "expert_shared_feed_forward_length": G, "expert_shared_count": 1}, (_HUNYUAN,) * 2, tied=True,
     ),
     "gpt-oss": _gpt_oss(),
+    "gpt-oss-two-bases": _gpt_oss(**{"rope.freq_base_swa": 500.0}),
     "exaone-moe": _exaone(),
     "qwen35moe": _hybrid("qwen35moe", 8, n_nextn=1, dim=128),
     "qwen3next": _hybrid("qwen3next", 4, dim=48, n_head_v=6, n_taps=3),

@@ -8,6 +8,7 @@ cdef enum:
 
 cdef struct Attention:
     int64_t n_embd, n_head, n_head_kv, head_dim_k, head_dim_v, n_rot
+    int64_t rope_at             # floats a token in the tables of angles before this layer's
     int neox
     float eps, scale, residual_scale
     float q_scale               # of the queries, before the scores are taken

@@ -49,7 +49,7 @@ cdef void finish_head(const Attention *a, Pass *p, int64_t t, const float *norm,
     cdef bint with_norm = norm != NULL and not a.norm_whole_row
     if with_norm and not a.norm_after_rope:
         p.isa.rms_norm(<size_t>a.head_dim_k, head, norm, a.eps, head)
-    p.isa.rope(<size_t>a.n_rot, p.rope + t * a.n_rot, a.neox, head)
+    p.isa.rope(<size_t>a.n_rot, p.rope + p.n_tokens * a.rope_at + t * a.n_rot, a.neox, head)
     if with_norm and a.norm_after_rope:
         p.isa.rms_norm(<size_t>a.head_dim_k, head, norm, a.eps, head)
 
@@ -278,6 +278,7 @@ cdef class AttentionBlock(Block):
     q_norm, k_norm : Vector or None    per head (Dk,) or, with norm_whole_row, (H*Dk,) and (K*Dk,)
     norm_after_rope : bool         head norms come after the rotation, not before
     n_rot : int                    rotated values of a head
+    rope_at : int                  n_rot of all tables of angles before this layer's, see EmbedBlock
     neox : bool                    rope pairs i with i + n_rot/2; else 2i with 2i+1
     scale : float                  of the scores, usually 1/sqrt(Dk)
     q_scale : float                of the queries; they are rounded to F16 after it, but the scores before theirs
@@ -292,7 +293,7 @@ cdef class AttentionBlock(Block):
                  bint norm_whole_row, int n_head, int n_head_kv, int head_dim_k, int head_dim_v,
                  int n_rot, bint neox, float eps, float scale, int64_t kv_offset, bint norm_after_rope=False,
                  norm_bias=None, float q_scale=1.0, float residual_scale=1.0, int64_t window=0, sinks=None,
-                 bint with_gate=False):
+                 bint with_gate=False, int rope_at=0):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
         cdef Attention *a = <Attention *>calloc(1, sizeof(Attention))
@@ -310,7 +311,7 @@ cdef class AttentionBlock(Block):
         a.q_norm = (<Vector?>q_norm).data if q_norm is not None else NULL
         a.k_norm = (<Vector?>k_norm).data if k_norm is not None else NULL
         a.norm_whole_row, a.norm_after_rope = norm_whole_row, norm_after_rope
-        a.with_gate = with_gate
+        a.with_gate, a.rope_at = with_gate, rope_at
         a.window, a.sinks = window, (<Vector?>sinks).data if sinks is not None else NULL
         a.formats = 0
         for i in range(3):

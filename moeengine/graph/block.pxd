@@ -52,7 +52,7 @@ cdef struct Pass:
     uint8_t *hq                # quantized hidden rows
     uint8_t *gx                # gathered activation rows of one group of experts
     float *out                 # (T, E) result of an FFN before it is added to x
-    float *rope                # (T, n_rot) cos, sin pairs
+    float *rope                # (T, n_rot) cos, sin pairs; several such tables where layers rotate differently
     float *route_probs         # (T, X)
     int32_t *route_ids         # (T, A)
     float *route_weights       # (T, A)

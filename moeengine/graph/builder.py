@@ -195,13 +195,14 @@ class Builder:
         for weight in weights:
             self.sizes.formats |= 1 << weight.x_format
 
-    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False, with_rope=True):
+    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False, with_rope=True, window_rope=None):
         """Token embedding and rotation table, whose RopeConfig is returned (None: nothing is rotated).
 
         sections : "blocks" or "interleaved" where the file may part the rotated pairs into sections with positions of their
                    own (M-RoPE); see text_factors
         log_multiplier_cancels : bool     see rope_config
         with_rope : bool                  else another block makes the table
+        window_rope : RopeConfig or None  of layers with a sliding window, where they rotate otherwise
         """
         hp = self.hparams
         factors = long_factors = self.tensors.vector("rope_freqs.weight", hp.n_rot // 2, optional=True)
@@ -215,8 +216,11 @@ class Builder:
             rope = rope_config(self.file, n_rot=hp.n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors,
                                long_factors=long_factors, log_multiplier_cancels=log_multiplier_cancels)
         self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
-        self.blocks.append(EmbedBlock(token_embd=self.token_embd, rope=rope, scale=scale))
-        self.sizes.largest(n_rot=hp.n_rot if with_rope else 0)
+        self.ropes = [config for config in (rope, window_rope) if config is not None]
+        if window_rope == rope:
+            del self.ropes[1:]
+        self.blocks.append(EmbedBlock(token_embd=self.token_embd, ropes=self.ropes, scale=scale))
+        self.sizes.largest(n_rot=sum(config.n_rot for config in self.ropes))
         return rope
 
     def windows(self, *, every):
@@ -257,13 +261,15 @@ class Builder:
         o = self.matrix(blk + "attn_output.weight", E, H * Dv)
         width = {None: None, "head": (Dk, Dk), "row": (H * Dk, K * Dk)}[head_norm]
         scale = self.file.get_float(f"{hp.arch}.attention.scale", 0.0) or 1.0 / math.sqrt(Dk)
+        ropes = self.ropes if with_rope else []
+        n_rot = ropes[-1 if window else 0].n_rot if ropes else 0
         self.blocks.append(AttentionBlock(
             attn_norm=self.tensors.vector(blk + "attn_norm.weight", E),
             norm_bias=self.tensors.vector(blk + "attn_norm.bias", E, optional=True), q=q, k=k, v=v, o=o,
             q_norm=self.tensors.vector(blk + "attn_q_norm.weight", width[0]) if width else None,
             k_norm=self.tensors.vector(blk + "attn_k_norm.weight", width[1]) if width else None,
             norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
-            n_rot=hp.n_rot if with_rope else 0, neox=neox, eps=hp.eps, scale=1.0 if scale_queries else scale,
+            n_rot=n_rot, rope_at=sum(rope.n_rot for rope in ropes[:-1]) if window else 0, neox=neox, eps=hp.eps, scale=1.0 if scale_queries else scale,
             q_scale=scale if scale_queries else 1.0, kv_offset=self.sizes.kv_elements,
             norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
             sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,

@@ -1,4 +1,4 @@
-"""The ends of a forward pass: token embedding and rotation table first, output norm and head last."""
+"""The ends of a forward pass: token embedding and rotation tables first, output norm and head last."""
 from libc.math cimport cosf, sinf
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
@@ -11,13 +11,20 @@ from moeengine.kernels.table cimport MOE_X_COUNT, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
 
 
-cdef struct Embed:
-    Linear embd
-    float scale
+cdef enum:
+    MAX_ROPES = 2
+
+cdef struct RopeTable:
     Rope rope
     const float *freq_factors   # (n_rot/2,) or NULL
     const float *long_factors   # the same for contexts of more than n_ctx_orig positions
     int64_t n_ctx_orig
+
+cdef struct Embed:
+    Linear embd
+    float scale
+    int n_ropes
+    RopeTable ropes[MAX_ROPES]
 
 
 cdef void rope_row(const Rope *r, const float *freq_factors, int64_t pos, float *cs) noexcept nogil:
@@ -42,9 +49,20 @@ cdef void rope_init(Rope *r, config):
     r.corr_low, r.corr_high = config.corr_low, config.corr_high
 
 
+cdef void rope_rows(const Embed *e, Pass *p, int64_t t) noexcept nogil:
+    """The row of token t in every table."""
+    cdef const RopeTable *table
+    cdef float *at = p.rope
+    cdef int i
+    for i in range(e.n_ropes):
+        table = &e.ropes[i]
+        rope_row(&table.rope, table.long_factors if p.n_ctx > table.n_ctx_orig else table.freq_factors, p.n_past + t,
+                 at + t * table.rope.n_rot)
+        at += p.n_tokens * table.rope.n_rot
+
+
 cdef void embed_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const Embed *e = <const Embed *>state
-    cdef const float *factors = e.long_factors if p.n_ctx > e.n_ctx_orig else e.freq_factors
     cdef int64_t t, E = e.embd.n_in
     while True:
         t = team_claim(p.team, p.n_tokens)
@@ -53,31 +71,33 @@ cdef void embed_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         e.embd.type.dequantize_row(<size_t>E, e.embd.w + <size_t>p.tokens[t] * e.embd.row_bytes, p.x + t * E)
         if e.scale != 1:
             p.isa.scale(<size_t>E, e.scale, p.x + t * E, p.x + t * E)
-        if e.rope.n_rot:
-            rope_row(&e.rope, factors, p.n_past + t, p.rope + t * e.rope.n_rot)
+        rope_rows(e, p, t)
     team_barrier(p.team)
 
 
 cdef class EmbedBlock(Block):
-    """x = scale * rows of the token embedding; rope table of the chunk's positions.
+    """x = scale * rows of the token embedding; rope tables of the chunk's positions, one after the other in p.rope.
 
     token_embd : Weight (V, E)
-    rope : RopeConfig or None
+    ropes : list of RopeConfig, up to MAX_ROPES
     """
 
-    def __init__(self, *, Weight token_embd, rope, float scale=1.0):
+    def __init__(self, *, Weight token_embd, list ropes, float scale=1.0):
         cdef Embed *e = <Embed *>calloc(1, sizeof(Embed))
+        cdef RopeTable *table
         if e == NULL:
             raise MemoryError
         self.state = e
         self.run = embed_run
-        self.keep = [token_embd, rope]
+        self.keep = [token_embd, ropes]
         e.embd, e.scale = token_embd.linear, scale
-        if rope is not None:
-            rope_init(&e.rope, rope)
-            e.freq_factors = (<Vector?>rope.freq_factors).data if rope.freq_factors is not None else NULL
-            e.long_factors = (<Vector?>rope.long_factors).data if rope.long_factors is not None else NULL
-            e.n_ctx_orig = rope.n_ctx_orig
+        for rope in ropes[:MAX_ROPES]:
+            table = &e.ropes[e.n_ropes]
+            e.n_ropes += 1
+            rope_init(&table.rope, rope)
+            table.freq_factors = (<Vector?>rope.freq_factors).data if rope.freq_factors is not None else NULL
+            table.long_factors = (<Vector?>rope.long_factors).data if rope.long_factors is not None else NULL
+            table.n_ctx_orig = rope.n_ctx_orig
 
     def __dealloc__(self):
         free(self.state)

@@ -83,7 +83,7 @@ def original_context(file, n_ctx_train=0):
 
 
 def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None, log_multiplier_cancels=False,
-                base_key="rope.freq_base"):
+                base_key="rope.freq_base", default_base=10000.0, scaled=True):
     """Read the `rope.*` keys of a model file.
 
     Parameters
@@ -93,6 +93,8 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     n_ctx_train : int          context length the model was trained for
     freq_factors : Vector (n_rot/2,) or None     divisors of the angle (`rope_freqs`, `rope_factors_short`)
     base_key : str             key of the frequency base, without the architecture's prefix
+    default_base : float       where the file has no such key
+    scaled : bool              False: the angles are not scaled; what the file says of scaling is for other layers
     long_factors : Vector (n_rot/2,) or None     in their place in contexts longer than the original (`rope_factors_long`)
     log_multiplier_cancels : bool    a file with a log multiplier has YaRN's attention factor in the scale of the scores alone
 
@@ -106,7 +108,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     arch = file.architecture
     if n_rot % 2:
         raise GGUFError(f"{file.files[0].path}: {arch}.rope.dimension_count: found {n_rot}, expected an even number")
-    base = file.get_float(f"{arch}.{base_key}", 10000.0, lo=LEAST_BASE, hi=MOST_BASE)
+    base = file.get_float(f"{arch}.{base_key}", default_base, lo=LEAST_BASE, hi=MOST_BASE)
     kind = file.get_str(f"{arch}.rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise UnsupportedError(
@@ -146,11 +148,13 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
             attn_factor *= published / divisor
         elif log_mul == 0.0:
             attn_factor *= published
+        if not scaled:  # stock gives every layer one factor, less what belongs to the scaling of its angles
+            attn_factor /= published
     return RopeConfig(
         n_rot=n_rot,
         theta_scale=float(f32(base) ** f32(-2.0 / n_rot)),
-        freq_scale=float(freq_scale),
-        ext_factor=float(ext_factor),
+        freq_scale=float(freq_scale) if scaled else 1.0,
+        ext_factor=float(ext_factor) if scaled else 0.0,
         attn_factor=float(attn_factor),
         corr_low=low,
         corr_high=high,
@@ -158,3 +162,22 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
         long_factors=long_factors,
         n_ctx_orig=original_context(file, n_ctx_train),
     )
+
+
+def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True):
+    """RopeConfig of layers with a sliding window, whose base is `rope.freq_base_swa`; None where nothing is rotated.
+
+    Parameters
+    ----------
+    hp : HParams
+    n_rot : int or None             rotated values of a head; None: as in other layers
+    default_base : float or None    where the file has no such key; None: as in other layers
+    scaled : bool                   the angles are scaled as in other layers
+    """
+    n_rot = hp.n_rot if n_rot is None else n_rot
+    if not n_rot:
+        return None
+    if default_base is None:
+        default_base = file.get_float(f"{hp.arch}.rope.freq_base", 10000.0)
+    return rope_config(file, n_rot=n_rot, n_ctx_train=hp.n_ctx_train, base_key="rope.freq_base_swa",
+                       default_base=default_base, scaled=scaled)

@@ -3,7 +3,8 @@
 Source: llama.cpp, models/openai-moe.cpp.
 """
 
-from moeengine.errors import GGUFError, UnsupportedError
+from moeengine.errors import GGUFError
+from moeengine.graph.rope import window_rope
 
 
 def build(b):
@@ -11,13 +12,9 @@ def build(b):
     if not hp.n_rot == hp.head_dim_k == hp.head_dim_v:
         raise GGUFError(f"{b.file.files[0].path}: key {key}rope.dimension_count: found {hp.n_rot}, expected whole heads "
                         f"(keys of {hp.head_dim_k}, values of {hp.head_dim_v})")
-    base = b.file.get_float(key + "rope.freq_base", 10000.0)
-    if b.file.get_float(key + "rope.freq_base_swa", base) != base:
-        raise UnsupportedError(f"{b.file.files[0].path}: key {key}rope.freq_base_swa: another base for the layers with a "
-                               "sliding window is not supported")
     windows = b.windows(every=2)
     n_ff_exp = b.file.get_per_layer(key + "expert_feed_forward_length", hp.n_layer, lo=1)
-    b.embed()
+    b.embed(window_rope=window_rope(b.file, hp))
     for il in range(hp.n_layer):
         b.attention(il, neox=True, sinks=True, window=windows[il])
         b.moe(il, norm_topk=False, gating="softmax_topk", expert_scales=False, n_ff_exp=n_ff_exp[il],
