@@ -80,8 +80,8 @@ def load_model(model_file, *, n_expert_used=None):
 
 cdef class Model:
     """Blocks and hyper-parameters. Safe to share between Contexts and Python threads."""
-    cdef readonly object hparams        # builder.HParams
-    cdef readonly object sizes          # builder.Sizes
+    cdef readonly object hparams        # hparams.HParams
+    cdef readonly object sizes          # hparams.Sizes
     cdef readonly list blocks
     cdef readonly object file           # ModelFile
     cdef readonly list moe_blocks       # the MoeBlocks, layer ascending
