@@ -31,6 +31,7 @@ class ArchModel:
     layers: tuple
     ends: tuple = ()  # rows beside the embedding and the last norm
     tied: bool = False  # no head of its own
+    output_norm: str = "output_norm"
     in_any_order: bool = True  # no sum of F32 weights is taken in another order than stock's, or it does not matter
     n_tokens: int = N_TOKENS  # of the prompt that is recorded
 
@@ -71,11 +72,11 @@ def gated(n_ff, suffix=""):
 
 
 def experts(*, shared=0, select_bias=False, n_expert=X):
-    """Router, banks, and a shared expert of `shared` hidden values."""
+    """Router, banks, and a shared expert of `shared` hidden values. select_bias: True, or another name of the tensor."""
     rows = [("ffn_gate_inp.weight", (n_expert, E), "router")]
     rows += [(name.replace(".", "_exps.", 1), (n_expert, *shape), kind) for name, shape, kind in gated(F)]
     if select_bias:
-        rows.append(("exp_probs_b.bias", (n_expert,), "choice"))
+        rows.append(("exp_probs_b.bias" if select_bias is True else select_bias, (n_expert,), "choice"))
     return (*rows, *(gated(shared, "_shexp") if shared else ()))
 
 
@@ -272,6 +273,31 @@ def _hybrid(arch, n_layer, n_nextn=0, **sizes):
                      (*rows, *skipped))  # fmt: skip
 
 
+def _lfm(arch, **metadata):
+    """Gated short convolutions, and attention in two layers. The heads together are as wide as the model."""
+    conv = (*norm("attn_norm"), ("shortconv.conv.weight", (E, 3), "conv"), ("shortconv.in_proj.weight", (3 * E, E), "matrix"),
+            ("shortconv.out_proj.weight", (E, E), "matrix"), *norm())  # fmt: skip
+    heads = (*attention(norms="head", n_head=2, n_head_kv=1, d=32), *norm())
+    moe = experts(select_bias=True) if arch == "lfm2moe" else gated(G)
+    return ArchModel(arch, {
+        "attention.head_count": 2, "attention.head_count_kv": [0, 1, 0, 0, 1], "attention.key_length": None,
+        "attention.value_length": None, "rope.dimension_count": None, "shortconv.l_cache": 3, **metadata,
+    }, ((*conv, *gated(G)), (*heads, *moe), (*conv, *moe), (*conv, *moe), (*heads, *moe)), tied=True,
+        output_norm="token_embd_norm")  # fmt: skip
+
+
+def _hy(**metadata):
+    """Its layers of next-token prediction have a norm that others do not."""
+    head = (*attention(norms="head"), *norm())
+    moe = (*head, *experts(shared=F, select_bias="exp_probs_b"))
+    return ArchModel("hy_v3", {
+        "expert_shared_feed_forward_length": F, "expert_weights_norm": True, "expert_weights_scale": 2.5,
+        "nextn_predict_layers": 1, **metadata,
+    }, ((*head, *gated(G)), moe, moe, next_token_layer(*moe, *norm("nextn.shared_head_norm"))))  # fmt: skip
+
+
+_BAILING1 = (*attention(), *norm(), *experts(shared=2 * F))
+_DEEPSEEK1 = (*attention(n_head=2, n_head_kv=2, d=32), *norm())
 _QWEN = (*attention(norms="head"), *norm(), *experts())
 _MINIMAX = (*attention(norms="row"), *norm(), *experts(select_bias=True))
 _HUNYUAN = (*attention(norms="head"), *norm(), *experts(shared=G))
@@ -297,6 +323,16 @@ ARCH_MODELS = {
     "granitemoe": _granite(shared=0),
     "granitemoe-shared": _granite(shared=G),
     "deepseek4": _deepseek4(),
+    "lfm2moe": _lfm("lfm2moe", leading_dense_block_count=1, expert_gating_func=2),
+    "bailingmoe": ArchModel("bailingmoe", {
+        "leading_dense_block_count": 0, "expert_shared_count": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5,
+    }, (_BAILING1,) * 2),
+    "deepseek": ArchModel("deepseek", {
+        "attention.head_count": 2, "attention.head_count_kv": 2, "attention.key_length": None, "attention.value_length": None,
+        "rope.dimension_count": 32, "rope.scaling.type": "none", "leading_dense_block_count": 1, "expert_shared_count": 2,
+        "expert_weights_scale": 1.0,
+    }, ((*_DEEPSEEK1, *gated(G)), *((*_DEEPSEEK1, *experts(shared=2 * F)),) * 2)),
+    "hy_v3": _hy(expert_gating_func=2),
     **_phi(),
     "deepseek2": _deepseek(
         rank_q=32, bias=True, n_nextn=1, expert_gating_func=2, expert_weights_norm=True, expert_weights_scale=2.5,
@@ -320,12 +356,19 @@ ARCH_MODELS = {
     ),
 }  # fmt: skip
 
+# Without experts, for tests of their own.
+DENSE_MODELS = {
+    "lfm2": _lfm("lfm2", **dict.fromkeys(["expert_count", "expert_used_count", "expert_feed_forward_length"])),
+    "lfm2-window": _lfm("lfm2", **dict.fromkeys(["expert_count", "expert_used_count", "expert_feed_forward_length"]),
+                        **{"attention.sliding_window": 40}),
+}  # fmt: skip
+
 
 def write_arch(path, name, *, quant="F32", tensors=None, metadata=None):
-    """Write ARCH_MODELS[name] and return a Tiny. `tensors`, `metadata` replace; None removes."""
-    model = ARCH_MODELS[name]
+    """Write a model of ARCH_MODELS or DENSE_MODELS and return a Tiny. `tensors`, `metadata` replace; None removes."""
+    model = (ARCH_MODELS | DENSE_MODELS)[name]
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    rows = [("token_embd.weight", (V, E), "matrix"), *norm("output_norm"), *model.ends]
+    rows = [("token_embd.weight", (V, E), "matrix"), *norm(model.output_norm), *model.ends]
     rows += [] if model.tied else [("output.weight", (V, E), "matrix")]
     rows += [(f"blk.{il}.{row[0]}", *row[1:]) for il, layer in enumerate(model.layers) for row in layer]
     made = {row_name: _values(rng, shape, kind, quant) for row_name, shape, kind in rows} | (tensors or {})

@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.peers import stock  # noqa: E402
-from tests.arch_models import ARCH_MODELS, CHUNKS, N_TOKENS, prompt, weights_crc, write_arch  # noqa: E402
+from tests.arch_models import ARCH_MODELS, CHUNKS, DENSE_MODELS, N_TOKENS, prompt, weights_crc, write_arch  # noqa: E402
 from tests.gpt_oss_models import GPT_OSS_MODELS, write_gpt_oss  # noqa: E402
 from tests.hybrid import HYBRID_MODELS, write_hybrid  # noqa: E402
 
-WRITERS = dict.fromkeys(ARCH_MODELS, write_arch) | dict.fromkeys(GPT_OSS_MODELS, write_gpt_oss)
+WRITERS = dict.fromkeys(ARCH_MODELS | DENSE_MODELS, write_arch) | dict.fromkeys(GPT_OSS_MODELS, write_gpt_oss)
 WRITERS |= dict.fromkeys(HYBRID_MODELS, write_hybrid)
 
 

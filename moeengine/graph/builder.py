@@ -112,6 +112,8 @@ class Builder:
         hp, blk = self.hparams, f"blk.{il}."
         E, H, K, Dk, Dv = hp.n_embd, hp.n_head[il], hp.n_head_kv[il], hp.head_dim_k, hp.head_dim_v
         n_q = H * Dk * (2 if with_gate else 1)
+        if not K:
+            self.file.refuse(f"{hp.arch}.attention.head_count_kv", 0, f"1 or more: layer {il} is attention")
         if with_gate and Dk != Dv:
             raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.attention.value_length: found {Dv}, expected {Dk} as "
                             f"{hp.arch}.attention.key_length")
@@ -200,6 +202,9 @@ class Builder:
             gate = self.matrix(blk + "ffn_gate_inp_shexp.weight", 1, E)
             self.normed(gate)
         self.normed(router)
+        select_bias = None
+        for name in ("exp_probs_b.bias", "exp_probs_b"):  # hy_v3 leaves the ending out
+            select_bias = select_bias or self.tensors.vector(blk + name, router.n_rows, optional=True)
         table = None
         if by_token:
             table = self.tensors.ids(blk + "ffn_gate_tid2eid.weight", hp.n_vocab, hp.n_expert_used, banks.n_expert)
@@ -209,7 +214,7 @@ class Builder:
             norm_bias=self.tensors.vector(f"{blk}{norm}.bias", E, optional=True), router=router, tiers=tiers,
             n_expert_used=hp.n_expert_used, gating=gating, norm_topk=norm_topk,
             weights_scale=hp.expert_weights_scale,
-            select_bias=self.tensors.vector(blk + "exp_probs_b.bias", router.n_rows, optional=True),
+            select_bias=select_bias,
             n_group=hp.n_expert_groups, n_group_used=hp.n_group_used, activation=activation,
             shared=shared, shared_gate=gate, eps=hp.eps, residual_scale=residual_scale, bound=bound,
             shared_bound=shared_bound, by_token=table,
@@ -239,14 +244,14 @@ class Builder:
             bias = Vector(values[:, bank.row_offset:bank.row_offset + bank.n_rows], bank.bias)
         return BankWeights(first, bank.expert_stride, scale, bias, bank)
 
-    def head(self, *, scale=1.0):
-        """The last block; what the file says of all layers together is checked here."""
+    def head(self, *, scale=1.0, norm="output_norm"):
+        """The last block; what the file says of all layers together is checked here. norm: name of the norm before it."""
         hp = self.hparams
         check_counts(self.file, self.banks, hp.n_expert)
         output = self.matrix("output.weight", hp.n_vocab, hp.n_embd, optional=True)
         if output is None:  # tied: the embedding is the head
             output = self.token_embd
         self.normed(output)
-        self.blocks.append(HeadBlock(output_norm=self.tensors.vector("output_norm.weight", hp.n_embd),
-                                     norm_bias=self.tensors.vector("output_norm.bias", hp.n_embd, optional=True),
+        self.blocks.append(HeadBlock(output_norm=self.tensors.vector(f"{norm}.weight", hp.n_embd),
+                                     norm_bias=self.tensors.vector(f"{norm}.bias", hp.n_embd, optional=True),
                                      output=output, eps=hp.eps, scale=scale))

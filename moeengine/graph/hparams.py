@@ -22,7 +22,7 @@ class HParams:
     n_vocab: int
     n_ctx_train: int
     n_head: tuple[int, ...]  # a layer
-    n_head_kv: tuple[int, ...]  # a layer
+    n_head_kv: tuple[int, ...]  # a layer; 0: it has no attention
     head_dim_k: int
     head_dim_v: int
     n_rot: int
@@ -100,9 +100,9 @@ def read_hparams(file, tensors, n_expert_used=None):
         raise GGUFError(f"{file.files[0].path}: key {arch}.block_count: no layer is left beside "
                         f"{arch}.nextn_predict_layers")
     n_head = file.get_per_layer(f"{arch}.attention.head_count", n_layer, lo=1, hi=MAX_COUNT)
-    n_head_kv = file.get_per_layer(f"{arch}.attention.head_count_kv", n_layer, n_head, lo=1, hi=MAX_COUNT)
+    n_head_kv = file.get_per_layer(f"{arch}.attention.head_count_kv", n_layer, n_head, lo=0, hi=MAX_COUNT)
     for il, (h, k) in enumerate(zip(n_head, n_head_kv)):
-        if h % k:
+        if k and h % k:
             raise GGUFError(f"{file.files[0].path}: layer {il}: {h} query heads are no multiple of {k} KV heads")
     head_dim_k = count("attention.key_length", max(1, n_embd // n_head[0]))
     head_dim_v = count("attention.value_length", max(1, n_embd // n_head[0]))
@@ -117,6 +117,9 @@ def read_hparams(file, tensors, n_expert_used=None):
         used = n_expert_used
     n_ff = file.get_per_layer(f"{arch}.feed_forward_length", n_layer, 0, lo=0, hi=MAX_COUNT)
     eps = file.get_float(f"{arch}.attention.layer_norm_rms_epsilon")
+    if not file.get_bool(f"{arch}.attention.causal", True):
+        raise UnsupportedError(f"{file.files[0].path}: key {arch}.attention.causal: found false, expected true: models whose "
+                               "tokens see the ones after them are not supported")
     if not (math.isfinite(eps) and 0 <= eps < 1):
         raise GGUFError(f"{file.files[0].path}: key {arch}.attention.layer_norm_rms_epsilon: found {eps}, "
                         "expected 0 to 1")

@@ -90,15 +90,19 @@ cdef extern from "moe_table.h":
         const moe_x *x                        # MOE_X_COUNT entries
         void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y) noexcept nogil
         void (*add)(size_t n, const float *a, const float *b, float *y) noexcept nogil
+        void (*mul)(size_t n, const float *a, const float *b, float *y) noexcept nogil
         void (*scale)(size_t n, float a, const float *x, float *y) noexcept nogil
         int (*add_weighted)(const moe_weighted *a) noexcept nogil
         void (*silu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
+        void (*relu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*swiglu_clamp)(size_t n, const float *gate, const float *up, float bound, float *y) noexcept nogil
         void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y) noexcept nogil
         void (*conv_silu)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride,
                           float *y) noexcept nogil
+        void (*conv_mul)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, const float *gate,
+                         float *y) noexcept nogil
         void (*delta_rule)(const moe_delta *d) noexcept nogil
         void (*rope)(size_t n_rot, const float *cs, int neox, float *x) noexcept nogil
         void (*f32_to_f16)(size_t n, const float *x, uint16_t *y) noexcept nogil

@@ -47,6 +47,13 @@ def add(const float[::1] a, const float[::1] b):
     return y
 
 
+def mul(const float[::1] a, const float[::1] b):
+    """a * b, value by value"""
+    y = np.empty(a.shape[0], np.float32)
+    checked_isa().mul(a.shape[0], _in(a), _in(b), _out(y))
+    return y
+
+
 def scale(float factor, const float[::1] x):
     """factor * x"""
     y = np.empty(x.shape[0], np.float32)
@@ -74,6 +81,13 @@ def silu_mul(const float[::1] gate, const float[::1] up):
     """silu(gate) * up"""
     y = np.empty(gate.shape[0], np.float32)
     checked_isa().silu_mul(gate.shape[0], _in(gate), _in(up), _out(y))
+    return y
+
+
+def relu_mul(const float[::1] gate, const float[::1] up):
+    """max(gate, 0) * up"""
+    y = np.empty(gate.shape[0], np.float32)
+    checked_isa().relu_mul(gate.shape[0], _in(gate), _in(up), _out(y))
     return y
 
 
@@ -116,6 +130,20 @@ def conv_silu(const float[:, ::1] x, const float[:, ::1] w):
         for i in range(x.shape[0]):
             rows[i] = &x[i, 0]
         checked_isa().conv_silu(x.shape[1], x.shape[0], rows, &w[0, 0], w.shape[1], _out(y))
+    return y
+
+
+def conv_mul(const float[:, ::1] x, const float[:, ::1] w, const float[::1] gate):
+    """gate times the sum of x[i] * w[i] over i; x, w : float32 (taps, C), gate : float32 (C,)."""
+    if x.shape[0] != w.shape[0] or x.shape[1] != w.shape[1] or x.shape[1] != gate.shape[0] or not 1 <= x.shape[0] <= 16:
+        raise ValueError("x, w and gate do not fit")
+    y = np.empty(x.shape[1], np.float32)
+    cdef const float *rows[16]
+    cdef Py_ssize_t i
+    if x.shape[1]:
+        for i in range(x.shape[0]):
+            rows[i] = &x[i, 0]
+        checked_isa().conv_mul(x.shape[1], x.shape[0], rows, &w[0, 0], w.shape[1], &gate[0], _out(y))
     return y
 
 

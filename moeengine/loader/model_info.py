@@ -188,6 +188,8 @@ def recurrent_bytes(model_file):
             shape = model_file.tensors[f"blk.{il}.ssm_conv1d.weight"].shape
             n += math.prod(shape) - shape[0]
             n += model_file.get_int(f"{arch}.ssm.inner_size", lo=0) * model_file.get_int(f"{arch}.ssm.state_size", lo=0)
+        elif conv := model_file.tensors.get(f"blk.{il}.shortconv.conv.weight"):
+            n += math.prod(conv.shape) - conv.shape[0]
     return 2 * 4 * n
 
 

@@ -22,7 +22,7 @@ from moeengine.quantize.rewrite import check_output, check_room, write_tensor
 BANK = re.compile(r"blk\.(\d+)\.ffn_(gate_up|gate|up|down)_exps\.(weight|scale|bias)", re.ASCII)
 TIERED = re.compile(r"_exps_tier\d+\.", re.ASCII)
 # Beside the banks: one row, or one value, an expert.
-BY_EXPERT = re.compile(r"blk\.(\d+)\.(ffn_gate_inp\.(weight|bias)|exp_probs_b\.bias)", re.ASCII)
+BY_EXPERT = re.compile(r"blk\.(\d+)\.(ffn_gate_inp\.(weight|bias)|exp_probs_b(\.bias)?)", re.ASCII)
 # Experts of every token, by number.
 TABLE = re.compile(r"blk\.(\d+)\.ffn_gate_tid2eid\.weight", re.ASCII)
 KEEP = "keep"
@@ -141,7 +141,7 @@ def _check_plain(model):
     n_embd = model.get_int(f"{model.architecture}.embedding_length", lo=1)
     for il in sorted({int(bank[1]) for bank in map(BANK.fullmatch, model.tensors) if bank}):
         n = layer_banks(model, il, n_embd=n_embd).n_expert
-        for name in (f"blk.{il}.ffn_gate_inp.bias", f"blk.{il}.exp_probs_b.bias"):
+        for name in (f"blk.{il}.ffn_gate_inp.bias", f"blk.{il}.exp_probs_b.bias", f"blk.{il}.exp_probs_b"):
             if name in model.tensors and (shape := model.tensor(name).shape) != (n,):
                 raise GGUFError(f"{at_tensor(model.path, name)}: found shape {shape}, expected {(n,)}, one value an expert")
 

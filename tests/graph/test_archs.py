@@ -13,7 +13,7 @@ from moeengine.loader.model_file import ModelFile
 from moeengine.loader.model_info import describe
 from moeengine.quantize.retier import parse_tiers, retier
 from moeengine.supply import available as supplies
-from tests.arch_models import ARCH_MODELS, QType, prompt, weights_crc, write_arch
+from tests.arch_models import ARCH_MODELS, DENSE_MODELS, QType, prompt, weights_crc, write_arch
 from tests.graph.test_reference import load, logits
 from tests.hybrid import HYBRID_MODELS
 from tests.kernels.isas import on_every_isa
@@ -57,7 +57,7 @@ def whole(tiny, tokens, n_ctx):
 
 
 def test_every_architecture_has_a_test():
-    recorded = {model.arch for model in ARCH_MODELS.values()} | {arch for arch, _ in HYBRID_MODELS.values()}
+    recorded = {model.arch for model in (ARCH_MODELS | DENSE_MODELS).values()} | {arch for arch, _ in HYBRID_MODELS.values()}
     assert set(available()) == recorded | set(DENSE_ARCHS) | set(MOE_ARCHS)
 
 

@@ -7,7 +7,7 @@ from moeengine import Engine
 from moeengine.errors import CancelledError, ConfigError, GGUFError, MoeEngineError
 from moeengine.kernels.threads import Team
 from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_bytes
-from tests.arch_models import prompt, weights_crc
+from tests.arch_models import prompt, weights_crc, write_arch
 from tests.engine.test_odd_metadata import VALUES
 from tests.graph.test_archs import RECORDS
 from tests.graph.test_reference import assert_same_bytes_everywhere, load, logits
@@ -32,8 +32,10 @@ def recorded(request, tmp_path_factory):
     return tiny, record
 
 
-@pytest.fixture
-def small(tmp_path):
+@pytest.fixture(params=["delta nets", "short convolutions"])
+def small(request, tmp_path):
+    if request.param == "short convolutions":
+        return write_arch(tmp_path / "m.gguf", "lfm2moe", quant="Q8_0")
     return write_hybrid(tmp_path / "m.gguf", **SMALL)
 
 
@@ -232,8 +234,8 @@ def test_layers_of_one_kind_only(tmp_path, n_layer, interval):
     assert logits(model, prompt(), n_ubatch=7).tobytes() == want.tobytes()
 
 
-def test_memory_is_counted(small):
-    model = load(small)
+def test_memory_is_counted(tmp_path):
+    model = load(write_hybrid(tmp_path / "m.gguf", **SMALL))
     n_state = 3 * (3 * (2 * 2 + 4) * 16 + 4 * 16 * 16)
     assert model.sizes.n_recurrent == n_state
     assert recurrent_bytes(model.file) == 8 * n_state  # and a copy

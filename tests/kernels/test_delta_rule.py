@@ -78,6 +78,16 @@ def test_conv_silu(n, n_taps):
     assert np.abs(on_every_isa(lambda: ops.conv_silu(x, w)) - sums / (1 + np.exp(-sums))).max() < 2e-6
 
 
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 128, 200])
+@pytest.mark.parametrize("n_taps", [2, 3, 5])
+def test_conv_mul(n, n_taps):
+    rng = np.random.default_rng([n, n_taps])
+    x, w = (rng.standard_normal((n_taps, n)).astype(np.float32) for _ in range(2))
+    gate = rng.standard_normal(n).astype(np.float32)
+    want = gate * (x.astype(np.float64) * w).sum(0)
+    assert np.abs(on_every_isa(lambda: ops.conv_mul(x, w, gate)) - want).max() < 4e-6
+
+
 @pytest.mark.parametrize("n", [1, 16, 37])
 def test_sigmoid_mul(n):
     gate, x = np.random.default_rng(n).standard_normal((2, n)).astype(np.float32) * 5

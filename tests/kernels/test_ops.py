@@ -44,6 +44,8 @@ def test_rms_norm_of_zeros_is_zero():
 def test_sums_and_products(n):
     a, b = rows(n)
     assert_same_bytes(on_every_isa(lambda: ops.add(a, b)), a + b)
+    assert_same_bytes(on_every_isa(lambda: ops.mul(a, b)), a * b)
+    assert_same_bytes(on_every_isa(lambda: ops.relu_mul(a, b)), np.maximum(a, 0) * b)
     assert_same_bytes(on_every_isa(lambda: ops.scale(0.3, a)), np.float32(0.3) * a)
     # the product of two float32 is exact in float64; the sum is rounded twice, which hardly ever shows
     got = madd(np.float32(0.3), a, b)
@@ -118,7 +120,7 @@ def test_exp_is_accurate_over_its_whole_range():
 def test_special_values_go_the_same_way_everywhere():
     pairs = np.array(np.meshgrid(SPECIAL, SPECIAL)).reshape(2, -1)
     a, b = np.ascontiguousarray(pairs[0]), np.ascontiguousarray(pairs[1])
-    for call in (ops.add, ops.silu_mul, ops.gelu_mul, ops.swiglu_oai, lambda a, b: ops.swiglu_clamp(a, b, 2)):
+    for call in (ops.add, ops.mul, ops.silu_mul, ops.relu_mul, ops.gelu_mul, ops.swiglu_oai, lambda a, b: ops.swiglu_clamp(a, b, 2)):
         assert np.isnan(on_every_isa(lambda: call(a, b))[np.isnan(a)]).all()
     for factor in SPECIAL:
         with np.errstate(all="ignore"):
@@ -229,7 +231,7 @@ def test_nothing_past_the_row_is_touched(isa):
             x[:] = 1
             h = np.ascontiguousarray(x.astype(np.float16).view(np.uint16))
             tail = whole[mmap.PAGESIZE - 2 * n :].view(np.uint16)
-            results = (ops.add(x, x), ops.rms_norm(x, x, 0), ops.silu_mul(x, x), ops.swiglu_oai(x, x), ops.swiglu_clamp(x, x, 9), ops.softmax(x))
+            results = (ops.add(x, x), ops.rms_norm(x, x, 0), ops.mul(x, x), ops.silu_mul(x, x), ops.relu_mul(x, x), ops.swiglu_oai(x, x), ops.swiglu_clamp(x, x, 9), ops.softmax(x))
             for result in (*results, ops.f32_to_f16(x)):
                 assert len(result) == n
             tail[:] = h

@@ -93,3 +93,13 @@ static void conv_silu(size_t n, size_t n_taps, const float *const *x, const floa
 static void sigmoid_mul(size_t n, const float *gate, const float *x, float *y) {
     for (size_t i = 0; i < n; i++) y[i] = x[i] * (1.0f / (1.0f + f32_exp(-gate[i])));
 }
+
+static void conv_mul(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, const float *gate,
+                     float *y) {
+    for (size_t i = 0; i < n; i += 16) {
+        size_t m = n - i < 16 ? n - i : 16;
+        v16f sum = v16_zero();
+        for (size_t j = 0; j < n_taps; j++) sum = v16_madd(load_lanes(x[j] + i, m), load_lanes(w + j * w_stride + i, m), sum);
+        store_lanes(y + i, v16_mul(load_lanes(gate + i, m), sum), m);
+    }
+}

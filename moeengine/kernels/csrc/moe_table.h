@@ -165,18 +165,25 @@ typedef struct moe_isa {
     void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y);
     /* y = a + b ; y may be a or b */
     void (*add)(size_t n, const float *a, const float *b, float *y);
+    /* y = a * b, value by value ; y may be a or b */
+    void (*mul)(size_t n, const float *a, const float *b, float *y);
     /* y = a * x */
     void (*scale)(size_t n, float a, const float *x, float *y);
     /* 1 where every x is finite, else 0 */
     int (*add_weighted)(const moe_weighted *a);
     /* y = silu(gate) * up ; y may be gate or up */
     void (*silu_mul)(size_t n, const float *gate, const float *up, float *y);
+    /* y = max(gate, 0) * up ; NaN stays NaN ; y may be gate or up */
+    void (*relu_mul)(size_t n, const float *gate, const float *up, float *y);
     /* y = gelu_tanh(gate) * up */
     void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y);
     /* y = g * sigmoid(1.702 g) * (u + 1) of g = min(gate, 7), u = up within -7 .. 7 ; y may be gate or up */
     void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y);
     /* y = silu(min(gate, bound)) * (up within -bound .. bound) ; y may be gate or up */
     void (*swiglu_clamp)(size_t n, const float *gate, const float *up, float bound, float *y);
+    /* y[c] = gate[c] * sum of x[i][c] * w[i * w_stride + c], summed as in conv_silu. y may be gate. */
+    void (*conv_mul)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, const float *gate,
+                     float *y);
     /* y = x / (1 + e^-gate) ; y may be x or gate */
     void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y);
     /* y[c] = silu(sum of x[i][c] * w[i * w_stride + c]), fma from 0, i ascending: a causal convolution a channel, x[0] the

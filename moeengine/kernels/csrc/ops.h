@@ -48,6 +48,10 @@ static void add_rows(size_t n, const float *x0, const float *x1, float *y) {
     MOE_ROW_LOOP(n, x0, x1, y, v16_add(a, b));
 }
 
+static void mul_rows(size_t n, const float *x0, const float *x1, float *y) {
+    MOE_ROW_LOOP(n, x0, x1, y, v16_mul(a, b));
+}
+
 static void scale_row(size_t n, float factor, const float *x, float *y) {
     const v16f f = v16_set1(factor);
     MOE_ROW_LOOP(n, x, x, y, ((void)b, v16_mul(f, a)));
@@ -84,6 +88,11 @@ static void silu_mul(size_t n, const float *gate, const float *up, float *y) {
     const size_t whole = n & ~(size_t)15;
     MOE_ROW_LOOP(whole, gate, up, y, v16_mul(v16_silu(a), b));
     for (size_t i = whole; i < n; i++) y[i] = gate[i] / (1.0f + f32_exp(-gate[i])) * up[i];
+}
+
+static void relu_mul(size_t n, const float *gate, const float *up, float *y) {
+    const v16f zero = v16_zero();
+    MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_max(zero, a), b)); /* the bound first, so that NaN stays NaN */
 }
 
 static void gelu_mul(size_t n, const float *gate, const float *up, float *y) {
