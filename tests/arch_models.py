@@ -36,6 +36,11 @@ class ArchModel:
     n_tokens: int = N_TOKENS  # of the prompt that is recorded
 
     @property
+    def n_expert(self):
+        """0: a dense model."""
+        return self.metadata.get("expert_count", X) or 0
+
+    @property
     def n_ctx(self):
         """Positions of the context that the prompt is recorded and tested in."""
         return 256 if self.n_tokens <= 256 else 512
@@ -82,6 +87,23 @@ def experts(*, shared=0, select_bias=False, n_expert=X):
 
 def norm(name="ffn_norm"):
     return ((f"{name}.weight", (E,), "norm"),)
+
+
+def mamba2(*, n_head=4, head_dim=32, n_group=1, dim=128, n_taps=4):
+    """Rows of a Mamba-2 layer with n_head * head_dim inner values."""
+    n_inner = n_head * head_dim
+    n_channels = n_inner + 2 * n_group * dim
+    return (
+        *norm("attn_norm"), ("ssm_in.weight", (n_inner + n_channels + n_head, E), "matrix"),
+        ("ssm_conv1d.weight", (n_channels, n_taps), "conv"), ("ssm_conv1d.bias", (n_channels,), "bias"),
+        ("ssm_dt.bias", (n_head,), "bias"), ("ssm_a", (n_head, 1), "decay"), ("ssm_d", (n_head, 1), "norm"),
+        ("ssm_norm.weight", (n_group, n_inner // n_group), "norm"), ("ssm_out.weight", (E, n_inner), "matrix"),
+    )  # fmt: skip
+
+
+def mamba2_keys(*, n_head=4, head_dim=32, n_group=1, dim=128, n_taps=4):
+    return {"ssm.conv_kernel": n_taps, "ssm.inner_size": n_head * head_dim, "ssm.state_size": dim,
+            "ssm.time_step_rank": n_head, "ssm.group_count": n_group}  # fmt: skip
 
 
 def next_token_layer(*rows):
@@ -179,6 +201,19 @@ def _granite(shared):
         "feed_forward_length": F, "expert_feed_forward_length": None, "expert_shared_feed_forward_length": shared or None,
         "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 6.0, "attention.scale": 1 / 64,
     }, (moe, moe), tied=True)  # fmt: skip
+
+
+def _granite_hybrid(n_expert=X, **sizes):
+    """Inner values must be twice as many as the model is wide. Without experts here also with rope, a head and no scales."""
+    ffn = (*norm(), *(experts(shared=G) if n_expert else gated(G)))
+    state, heads = (*mamba2(**sizes), *ffn), (*attention(), *ffn)
+    keys = {"attention.head_count_kv": [0, K, 0, 0], "expert_shared_feed_forward_length": G if n_expert else None}
+    if n_expert:
+        keys |= {"feed_forward_length": F, "expert_feed_forward_length": None, "rope.scaling.finetuned": False,
+                 "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 6.0, "attention.scale": 1 / 64}  # fmt: skip
+    else:
+        keys |= dict.fromkeys(("expert_count", "expert_used_count", "expert_feed_forward_length"))
+    return ArchModel("granitehybrid", keys | mamba2_keys(**sizes), (state, heads, state, state), tied=bool(n_expert))
 
 
 def _phi():
@@ -333,6 +368,8 @@ ARCH_MODELS = {
         "expert_weights_scale": 1.0,
     }, ((*_DEEPSEEK1, *gated(G)), *((*_DEEPSEEK1, *experts(shared=2 * F)),) * 2)),
     "hy_v3": _hy(expert_gating_func=2),
+    "granitehybrid": _granite_hybrid(),
+    "granitehybrid-dense": _granite_hybrid(n_expert=0, n_group=2, n_head=8, head_dim=16, dim=48, n_taps=3),
     **_phi(),
     "deepseek2": _deepseek(
         rank_q=32, bias=True, n_nextn=1, expert_gating_func=2, expert_weights_norm=True, expert_weights_scale=2.5,

@@ -55,7 +55,7 @@ cdef void convolve_head(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil
         for i in range(d.n_taps):
             r = t - before + i
             x[i] = kept + (before + r) * C if r < 0 else p.q + r * C + c
-        p.isa.conv_silu(<size_t>d.dim, <size_t>d.n_taps, x, d.conv + c, <size_t>C, y)
+        p.isa.conv_silu(<size_t>d.dim, <size_t>d.n_taps, x, d.conv + c, <size_t>C, NULL, y)
         if head < 2 * d.n_head_k:       # x / max(|x|, eps), the way llama.cpp computes it
             p.isa.rms_norm(<size_t>d.dim, y, NULL, d.eps / <float>d.dim, y)
             p.isa.scale(<size_t>d.dim, norm, y, y)

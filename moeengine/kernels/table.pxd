@@ -81,6 +81,19 @@ cdef extern from "moe_table.h":
         const float *beta
         float scale
 
+    ctypedef struct moe_ssm:
+        size_t dim
+        size_t n_rows
+        size_t n_tokens
+        float *state
+        const float *b
+        const float *c
+        float *x
+        size_t x_stride
+        const float *decay
+        const float *dt
+        float skip
+
     ctypedef struct moe_isa:
         const char *name
         const char *features
@@ -100,10 +113,11 @@ cdef extern from "moe_table.h":
         void (*swiglu_clamp)(size_t n, const float *gate, const float *up, float bound, float *y) noexcept nogil
         void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y) noexcept nogil
         void (*conv_silu)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride,
-                          float *y) noexcept nogil
+                          const float *bias, float *y) noexcept nogil
         void (*conv_mul)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, const float *gate,
                          float *y) noexcept nogil
         void (*delta_rule)(const moe_delta *d) noexcept nogil
+        void (*ssm_scan)(const moe_ssm *m) noexcept nogil
         void (*rope)(size_t n_rot, const float *cs, int neox, float *x) noexcept nogil
         void (*f32_to_f16)(size_t n, const float *x, uint16_t *y) noexcept nogil
         void (*f16_to_f32)(size_t n, const uint16_t *x, float *y) noexcept nogil

@@ -10,7 +10,10 @@ from posix.stdlib cimport posix_memalign
 
 import numpy as np
 
-from .table cimport MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_delta, moe_isa, moe_weighted
+from .table cimport (
+    MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_delta, moe_isa, moe_ssm,
+    moe_weighted,
+)
 
 KV_TILE = MOE_KV_TILE
 KV_SEGMENT = MOE_KV_SEGMENT
@@ -119,9 +122,10 @@ def sigmoid_mul(const float[::1] gate, const float[::1] x):
     return y
 
 
-def conv_silu(const float[:, ::1] x, const float[:, ::1] w):
-    """silu of the sum of x[i] * w[i] over i, the oldest row first; x, w : float32 (taps, C)."""
-    if x.shape[0] != w.shape[0] or x.shape[1] != w.shape[1] or not 1 <= x.shape[0] <= 16:
+def conv_silu(const float[:, ::1] x, const float[:, ::1] w, const float[::1] bias=None):
+    """silu of the sum of x[i] * w[i] over i and bias, the oldest row first; x, w : float32 (taps, C), bias : float32 (C,)."""
+    if (x.shape[0] != w.shape[0] or x.shape[1] != w.shape[1] or not 1 <= x.shape[0] <= 16
+            or bias is not None and bias.shape[0] != x.shape[1]):
         raise ValueError("x and w do not fit")
     y = np.empty(x.shape[1], np.float32)
     cdef const float *rows[16]
@@ -129,7 +133,8 @@ def conv_silu(const float[:, ::1] x, const float[:, ::1] w):
     if x.shape[1]:
         for i in range(x.shape[0]):
             rows[i] = &x[i, 0]
-        checked_isa().conv_silu(x.shape[1], x.shape[0], rows, &w[0, 0], w.shape[1], _out(y))
+        checked_isa().conv_silu(x.shape[1], x.shape[0], rows, &w[0, 0], w.shape[1],
+                                &bias[0] if bias is not None else NULL, _out(y))
     return y
 
 
@@ -163,6 +168,25 @@ def delta_rule(const float[:, ::1] state, const float[:, ::1] q, const float[:, 
     d.dim, d.n_rows, d.n_tokens, d.v_stride, d.scale = state.shape[1], state.shape[0], v.shape[0], v.shape[1], scale
     d.state, d.q, d.k, d.v, d.decay, d.beta = &new_view[0, 0], &q[0, 0], &k[0, 0], &out_view[0, 0], &decay[0], &beta[0]
     checked_isa().delta_rule(&d)
+    return out, new
+
+
+def ssm_scan(const float[:, ::1] state, const float[:, ::1] b, const float[:, ::1] c, const float[:, ::1] x,
+             const float[::1] decay, const float[::1] dt, float skip):
+    """A head of a Mamba-2 layer: (results float32 (T, R), new state float32 (R, D)).
+
+    state : float32 (R, D);  b, c : float32 (T, D);  x : float32 (T, R);  decay, dt : float32 (T,)
+    """
+    cdef moe_ssm m
+    if (b.shape[0] != c.shape[0] or c.shape[0] != x.shape[0] or decay.shape[0] != x.shape[0] or dt.shape[0] != x.shape[0]
+            or b.shape[1] != state.shape[1] or c.shape[1] != state.shape[1] or x.shape[1] != state.shape[0]
+            or min(b.shape[0], state.shape[0], state.shape[1]) < 1):
+        raise ValueError("state, b, c, x, decay and dt do not fit")
+    out, new = np.array(x), np.array(state)
+    cdef float[:, ::1] out_view = out, new_view = new
+    m.dim, m.n_rows, m.n_tokens, m.x_stride, m.skip = state.shape[1], state.shape[0], x.shape[0], x.shape[1], skip
+    m.state, m.b, m.c, m.x, m.decay, m.dt = &new_view[0, 0], &b[0, 0], &c[0, 0], &out_view[0, 0], &decay[0], &dt[0]
+    checked_isa().ssm_scan(&m)
     return out, new
 
 

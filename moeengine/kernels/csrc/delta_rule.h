@@ -79,12 +79,14 @@ static void delta_rule(const moe_delta *d) {
     }
 }
 
-static void conv_silu(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, float *y) {
+static void conv_silu(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, const float *bias,
+                      float *y) {
     const size_t whole = n & ~(size_t)15;
     for (size_t i = 0; i < n; i += 16) {
         size_t m = n - i < 16 ? n - i : 16;
         v16f sum = v16_zero();
         for (size_t j = 0; j < n_taps; j++) sum = v16_madd(load_lanes(x[j] + i, m), load_lanes(w + j * w_stride + i, m), sum);
+        if (bias) sum = v16_add(sum, load_lanes(bias + i, m));
         store_lanes(y + i, i < whole ? v16_silu(sum) : sum, m);
     }
     for (size_t i = whole; i < n; i++) y[i] = y[i] / (1.0f + f32_exp(-y[i])); /* as in silu_mul */

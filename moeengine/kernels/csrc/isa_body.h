@@ -2,6 +2,7 @@
 #include "moe_table.h"
 #include "ops.h"
 #include "delta_rule.h"
+#include "ssm_scan.h"
 #include "attention.h"
 #include "attention_f16.h"
 #include "quants/all.h"
@@ -26,6 +27,7 @@ const moe_isa MOE_ISA_SYMBOL = {
     .conv_silu = conv_silu,
     .conv_mul = conv_mul,
     .delta_rule = delta_rule,
+    .ssm_scan = ssm_scan,
     .rope = rope,
     .f32_to_f16 = f32_to_f16,
     .f16_to_f32 = f16_to_f32,

@@ -140,6 +140,24 @@ typedef struct moe_delta {
     float scale;
 } moe_delta;
 
+/* Some rows of the state of one head of a Mamba-2 layer, over the tokens of a chunk. For token after token, for each row s
+ * with its value x:
+ *   s = fma(s, decay, b * (x * dt)) ; x = sum(s, c) + x * skip
+ * sum as in moe_delta. A row sees no other, so any split of rows or tokens gives the same bytes. */
+typedef struct moe_ssm {
+    size_t dim;          /* of a row, a b and a c, >= 1 */
+    size_t n_rows;       /* any count */
+    size_t n_tokens;     /* any count */
+    float *state;        /* n_rows rows of dim, one after the other; updated */
+    const float *b;      /* n_tokens rows of dim, one after the other */
+    const float *c;
+    float *x;            /* n_rows values a token, x_stride floats apart; replaced by the results */
+    size_t x_stride;
+    const float *decay;  /* n_tokens factors */
+    const float *dt;     /* n_tokens time steps */
+    float skip;
+} moe_ssm;
+
 /* Rows that are added to others: for k < n_rows, in this order, each times its weight, with p = pair[k]
  *   y[p / n_used][i] = fma(weight[p], x[k][i], y[p / n_used][i])        i < n ; strides in floats */
 typedef struct moe_weighted {
@@ -186,11 +204,14 @@ typedef struct moe_isa {
                      float *y);
     /* y = x / (1 + e^-gate) ; y may be x or gate */
     void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y);
-    /* y[c] = silu(sum of x[i][c] * w[i * w_stride + c]), fma from 0, i ascending: a causal convolution a channel, x[0] the
-     * oldest of n_taps rows. y is none of the rows. */
-    void (*conv_silu)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, float *y);
+    /* y[c] = silu(sum of x[i][c] * w[i * w_stride + c] + bias[c]), fma from 0, i ascending: a causal convolution a channel,
+     * x[0] the oldest of n_taps rows. bias may be NULL. y is none of the rows. */
+    void (*conv_silu)(size_t n, size_t n_taps, const float *const *x, const float *w, size_t w_stride, const float *bias,
+                      float *y);
     /* The whole of moe_delta. */
     void (*delta_rule)(const moe_delta *d);
+    /* The whole of moe_ssm. */
+    void (*ssm_scan)(const moe_ssm *m);
     /* rotate n_rot of head_dim values in place; cs = n_rot/2 pairs (cos, sin), already scaled.
      * neox: pair (i, i + n_rot/2); else pair (2i, 2i+1). */
     void (*rope)(size_t n_rot, const float *cs, int neox, float *x);

@@ -1,0 +1,91 @@
+"""Mamba-2 layers: what their files may say, and their memory. Their state: test_hybrid.py."""
+
+import numpy as np
+import pytest
+
+from moeengine import Engine
+from moeengine.errors import GGUFError, MoeEngineError, NumericError
+from moeengine.kernels.threads import Team
+from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_bytes
+from tests.arch_models import ARCH_MODELS, D, K, QType, prompt, write_arch
+from tests.engine.test_odd_metadata import VALUES
+from tests.graph.test_reference import load, logits
+
+NAMES = [name for name, model in ARCH_MODELS.items() if any(row[0] == "ssm_in.weight" for layer in model.layers for row in layer)]
+KEYS = ["ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count"]
+REFUSED = [
+    *((key, value, key) for key in KEYS for value in (None, 0, -1, 1 << 31, 2.0, "x", [4, 4])),
+    ("ssm.group_count", 3, "group_count.*divisor"), ("ssm.time_step_rank", 3, "time_step_rank.*divisor"),
+    ("ssm.group_count", 4, "ssm_in"), ("ssm.state_size", 64, "ssm_in"), ("ssm.inner_size", 64, "ssm_in"),
+    ("ssm.conv_kernel", 3, "ssm_conv1d.*384 x 4.*384 x 3"), ("ssm.conv_kernel", 17, "conv_kernel"),
+    ("attention.head_count_kv", 0, "blk.1.ssm_in|blk.1.ssm_out"), ("attention.head_count_kv", 2, "blk.0.attn_q"),
+    ("attention.head_count_kv", [2, 2, 0, 0], "blk.0.attn_q"), ("attention.head_count_kv", [0, 0], "head_count_kv.*4 elements"),
+    ("attention.head_count_kv", [0, 3, 0, 0], "layer 1: 4 query heads"), ("rope.scaling.finetuned", 1, "finetuned"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key, value, words", REFUSED, ids=lambda v: str(v)[:40])
+def test_bad_metadata_is_refused_with_the_key(tmp_path, key, value, words):
+    with pytest.raises(GGUFError, match=words):
+        load(write_arch(tmp_path / "m.gguf", "granitehybrid", metadata={key: value}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_or_odd_tensor_is_named(tmp_path, name):
+    tiny, model = write_arch(tmp_path / "a.gguf", name), ARCH_MODELS[name]
+    odd = [(np.zeros(shape, np.float32), QType.F32) for shape in ((3, 5), (7,), (2, 3, 2))]
+    n_layer = len(model.layers) - model.metadata.get("nextn_predict_layers", 0)
+    for tensor in tiny.tensors:
+        if not tensor.startswith(tuple(f"blk.{il}." for il in range(n_layer))):
+            continue
+        for wrong in odd if tensor.endswith(".bias") and "ssm_dt" not in tensor else (None, *odd):
+            with pytest.raises(GGUFError, match=tensor.removesuffix(".weight").split(".")[2]):
+                load(write_arch(tmp_path / "m.gguf", name, tensors={tensor: wrong}))
+
+
+def test_any_value_of_their_own_keys_works_or_is_refused(tmp_path):
+    path, n_refused = tmp_path / "a.gguf", 0
+    for key in (*KEYS, "attention.head_count_kv", "rope.scaling.finetuned", "residual_scale", "logit_scale", "embedding_scale"):
+        for name, value in VALUES.items():
+            write_arch(path, "granitehybrid", metadata={key: value})
+            try:
+                with Engine(path, n_threads=1) as engine:
+                    engine.complete([1, 2], max_tokens=2, temperature=0)
+            except MoeEngineError as error:
+                n_refused += 1
+                assert "a.gguf" in str(error) or isinstance(error, NumericError), (key, name, error)
+    assert n_refused > 60
+
+
+def test_values_that_are_not_finite_do_not_crash(tmp_path):
+    tiny = write_arch(tmp_path / "a.gguf", "granitehybrid")
+    for name in ("ssm_a", "ssm_d", "ssm_dt.bias", "ssm_conv1d.weight", "ssm_conv1d.bias", "ssm_norm.weight"):
+        array, qtype = tiny.tensors[f"blk.0.{name}"]
+        for value in (np.nan, np.inf, -np.inf, 3e38):
+            replaced = {f"blk.0.{name}": (np.full_like(array, value), qtype)}
+            with Engine(write_arch(tmp_path / "m.gguf", "granitehybrid", tensors=replaced).path, n_threads=1) as engine:
+                try:
+                    engine.logits([1, 2, 3])
+                except MoeEngineError:
+                    pass
+
+
+def test_without_a_bias_of_the_convolution(tmp_path):
+    """As with one of zeros."""
+    tiny = write_arch(tmp_path / "a.gguf", "granitehybrid")
+    biases = {name: value for name, value in tiny.tensors.items() if name.endswith("conv1d.bias")}
+    got = []
+    for change in (lambda array, qtype: None, lambda array, qtype: (np.zeros_like(array), qtype)):
+        tensors = {name: change(*value) for name, value in biases.items()}
+        got.append(logits(load(write_arch(tmp_path / "m.gguf", "granitehybrid", tensors=tensors)), prompt()).tobytes())
+    assert len(biases) == 3 and got[0] == got[1]
+
+
+def test_memory_is_counted(tmp_path):
+    model = load(write_arch(tmp_path / "m.gguf", "granitehybrid"))
+    n_state = 3 * (3 * (128 + 2 * 128) + 128 * 128)
+    assert model.sizes.n_recurrent == n_state
+    assert recurrent_bytes(model.file) == 8 * n_state  # and a copy
+    assert kv_bytes_per_token(model.file) == 2 * 2 * K * D
+    assert describe(model.file, 64).kv_bytes == model.kv_bytes(64) == 64 * 2 * 2 * K * D + 8 * n_state
+    assert model.new_context(n_ctx=64, n_ubatch=8, team=Team(1)).memory_bytes["kv"] == model.kv_bytes(64)
