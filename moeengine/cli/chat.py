@@ -31,6 +31,7 @@ def run(args):
         progress.show("loading the model")
         with Engine(options.model_path(args), **options.engine_settings(args)) as engine:
             progress.clear()
+            engine.tokenizer.require_text()
             conversation = Conversation(engine, args.system, settings, args.json, progress)
             if is_terminal:
                 output.note(HELP)

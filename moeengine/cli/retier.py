@@ -42,7 +42,7 @@ def run(args):
 
     if args.by and args.list:
         args.parser.error("argument --list: not allowed with --by")
-    experts = experts_by_use(args.by) if args.by else _listed(args.list) if args.list else []
+    experts = experts_by_use(args.by, "argument --by") if args.by else _listed(args.list) if args.list else []
     parts = retier(
         args.model, args.out, parse_tiers(args.tiers), experts,
         imatrix=read_imatrix(args.imatrix) if args.imatrix else None, force=args.force, progress=progress,

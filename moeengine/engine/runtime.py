@@ -360,7 +360,7 @@ def _supply(model_file, model, team, config, before, share):
     for block in model.moe_blocks:
         block.set_drop_below(config.drop_cold_experts)
     if config.warm_experts is not None:
-        experts = experts_by_use(config.warm_experts)
+        experts = experts_by_use(config.warm_experts, "warm_experts")
         _check_experts(config.warm_experts, experts, model_at)
         n = supply.warm(experts)
         logger.info("%s: %d experts read into the cache", config.warm_experts, n)

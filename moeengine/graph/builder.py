@@ -23,6 +23,8 @@ from moeengine.graph.weights import Tensors, Vector
 from moeengine.loader.banks import check_counts, layer_banks
 
 MAX_WINDOW = (1 << 31) - 1
+# The keys of what router.check_groups finds fault with.
+GROUP_KEYS = {"n_group": "expert_group_count", "n_group_used": "expert_group_used_count", "n_expert_used": "expert_used_count"}
 
 
 class Builder:
@@ -192,7 +194,8 @@ class Builder:
                             f"{', '.join(map(str, GATING_FUNCS))}")
         wrong = check_groups(banks.n_expert, hp.n_expert_used, hp.n_expert_groups, hp.n_group_used)
         if wrong:
-            raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.expert_group_count: layer {il}: {wrong}")
+            key = f"{hp.arch}.{GROUP_KEYS[wrong[0]]}"
+            raise GGUFError(f"{self.file.files[0].path}: key {key}: layer {il}: {wrong[1]}")
         self.banks.append(banks)
         tiers = [self._tier(t, expert_scales) for t in banks.tiers]
         shared = gate = None

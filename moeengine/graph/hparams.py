@@ -103,7 +103,7 @@ def read_hparams(file, tensors, n_expert_used=None):
     n_head_kv = file.get_per_layer(f"{arch}.attention.head_count_kv", n_layer, n_head, lo=0, hi=MAX_COUNT)
     for il, (h, k) in enumerate(zip(n_head, n_head_kv)):
         if k and h % k:
-            raise GGUFError(f"{file.files[0].path}: layer {il}: {h} query heads are no multiple of {k} KV heads")
+            file.refuse(f"{arch}.attention.head_count_kv", k, f"a divisor of {arch}.attention.head_count = {h} (layer {il})")
     head_dim_k = count("attention.key_length", max(1, n_embd // n_head[0]))
     head_dim_v = count("attention.value_length", max(1, n_embd // n_head[0]))
     n_expert = count("expert_count", 0, low=0)

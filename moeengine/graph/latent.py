@@ -37,6 +37,8 @@ def latent_shape(b, rope):
     absorbed = dim_k > 0
     if absorbed != (dim_v > 0):
         file.refuse(key + "value_length_mla", dim_v, f"one with {key}key_length_mla = {dim_k}, or neither")
+    if absorbed and dim_k < 3:
+        file.refuse(key + "key_length_mla", dim_k, "3 or more: a rotated pair and what is not rotated")
     dim_k, dim_v = dim_k or hp.head_dim_k, dim_v or hp.head_dim_v
     if not 2 <= hp.n_rot < dim_k:
         file.refuse(f"{hp.arch}.rope.dimension_count", hp.n_rot, f"2 to {dim_k - 1}: less than a key of {dim_k}")

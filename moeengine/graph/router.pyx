@@ -118,15 +118,18 @@ cdef inline bint taken(const int32_t *ids, int64_t n, int32_t expert) noexcept n
 
 
 def check_groups(n_expert, n_expert_used, n_group, n_group_used):
-    """What is wrong with expert groups, or None: groups of one size, at least two experts each, enough to choose from."""
+    """What is wrong with expert groups, which are of one size, at least two experts each, enough to choose from.
+
+    Returns (name of the argument, what was found and expected), or None.
+    """
     if n_group <= 1:
         return None
     if n_group > MAX_GROUPS or n_expert % n_group or n_expert // n_group < 2:
-        return f"{n_expert} experts in {n_group} groups: expected up to {MAX_GROUPS} groups of one size, 2 experts or more"
+        return "n_group", f"{n_expert} experts in {n_group} groups: expected up to {MAX_GROUPS} groups of one size, 2 experts or more"
     if not 1 <= n_group_used <= n_group:
-        return f"{n_group_used} groups used: expected 1 to {n_group}"
+        return "n_group_used", f"{n_group_used} groups used: expected 1 to {n_group}"
     if n_group_used * (n_expert // n_group) < n_expert_used:
-        return f"{n_expert_used} experts used: {n_group_used} groups of {n_expert // n_group} have fewer"
+        return "n_expert_used", f"{n_expert_used} experts used: {n_group_used} groups of {n_expert // n_group} have fewer"
     return None
 
 
@@ -166,7 +169,7 @@ def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0,
     r.n_expert, r.n_expert_used, r.gating = x.shape[1], n_expert_used, GATINGS[gating]
     wrong = check_groups(x.shape[1], n_expert_used, n_group, n_group_used)
     if wrong:
-        raise ConfigError(f"n_group: {wrong}")
+        raise ConfigError(": ".join(wrong))
     r.n_group, r.n_group_used = n_group, n_group_used
     r.norm_topk, r.scale, r.select_bias, r.ids_given = norm_topk, scale, NULL, False
     if select_bias is not None:

@@ -6,8 +6,8 @@ from moeengine.errors import ConfigError
 from moeengine.loader.whole_file import read_file
 
 
-def experts_by_use(path):
-    """Read a file of `trace --save`: list of (il, ie).
+def experts_by_use(path, option):
+    """Read a file of `trace --save`: list of (il, ie). option: who asked for it, for messages.
 
     Raises
     ------
@@ -17,8 +17,8 @@ def experts_by_use(path):
         rows = json.loads(read_file(path))["experts"]
         return [(int(il), int(ie)) for il, ie, _ in rows]
     except OSError as error:
-        raise ConfigError(f"warm_experts: {path}: {error.strerror}") from None
+        raise ConfigError(f"{option}: {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
-            f"warm_experts: {path}: expected the file of `trace --save`, found another ({error})"
+            f"{option}: {path}: expected the file of `trace --save`, found another ({error})"
         ) from None

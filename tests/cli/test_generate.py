@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from moeengine.cli import main
+from tests.arch_models import write_arch
 from tests.engine.fakes import BOS, EOS, IM_END, FakeModel, fake_engine
 
 
@@ -164,6 +165,12 @@ def chat(model, monkeypatch):
 
     run.seen = Template.seen
     return run
+
+
+def test_a_file_without_vocabulary_is_refused_before_the_first_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", Stdin(b""))
+    assert main(["chat", "-m", str(write_arch(tmp_path / "m.gguf", "dots1").path), "-t", "1"]) == 1
+    assert "no vocabulary" in capsys.readouterr().err
 
 
 def test_a_conversation_from_a_pipe(chat, model, capsys):

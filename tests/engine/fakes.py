@@ -38,6 +38,9 @@ class FakeTokenizer:
                 text = text[1:]
         return ids
 
+    def require_text(self):
+        pass
+
     def stream(self):
         return None
 

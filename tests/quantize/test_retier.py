@@ -114,17 +114,20 @@ def test_by_a_trace_and_by_a_list(tmp_path, capsys):
     assert main(["trace", "-m", str(tiny.path), "-p", "abc", "-n", "20", "--save", str(saved)]) == 0
     from moeengine.supply.recorded import experts_by_use
 
-    used = experts_by_use(saved)
+    used = experts_by_use(saved, "--by")
     listed.write_text("".join(f"{il} {ie}\n" for il, ie in used))
     outs = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
     for out, option, file in zip(outs, ("--by", "--list"), (saved, listed)):
         command = ["retier", str(tiny.path), str(out), "--tiers", "2=keep,rest=q8_0", option, str(file)]
         assert main(command) == 0
+        assert "experts, F16 -> Q8_0" in capsys.readouterr().err
+    assert main([*command[:-2], "--by", "missing", "--force"]) == 1
+    assert "argument --by: missing: No such file" in capsys.readouterr().err
     assert outs[0].read_bytes() == outs[1].read_bytes()
     with ModelFile.open(outs[0]) as file, ModelFile.open(tiny.path) as before:
         top = sorted([ie for il, ie in used if il == 1][:2])
         assert np.array_equal(file.raw("blk.1.ffn_up_exps.weight"), before.raw("blk.1.ffn_up_exps.weight")[top])
-    assert reference_of(tiny) and "experts, F16 -> Q8_0" in capsys.readouterr().err
+    assert reference_of(tiny)
 
 
 @pytest.mark.parametrize("text, reason", [
