@@ -1,6 +1,6 @@
 """How near the supply modes come to what the disk and the arithmetic allow, by probes of the same minute.
 
-    python -m bench.supply_ratios MODEL.gguf --limit 900M [--only sweep stream modes resident chunks] [--rounds 3]
+    python -m bench.supply_ratios MODEL.gguf --limit 900M [--only sweep stream routed modes resident chunks] [--rounds 3]
 
 Every run is a fresh process under a memory cgroup, the file dropped from the page cache before; probes stand between the
 runs. Needs root. Each line: a ratio, what is asked of it, and the figures it comes from.
@@ -11,6 +11,7 @@ stream    single tokens: against 1 / (compute + missed bytes / rate into a large
           1 / max(...); compute is the time a token of the same engine with everything in memory. `skewed` tokens are
           drawn from few, so that the routers' choices repeat; stream against prefetch on those.
 modes     prefill and decode of auto against the best fixed mode.
+routed    stream against prefetch where tokens are routed as in the shipped model's record; MODEL is one of bench.routed.
 resident  a prompt of 512 under the limit against one with everything in memory.
 chunks    bytes of experts read for a prompt of 4096 in chunks of 512 to 4096, as shares of the experts' bytes.
 """
@@ -170,6 +171,22 @@ def stream(a):
     say("stream / prefetch, skewed", median(skew), 1.30, words["skew"])
 
 
+def routed(a):
+    """The record token by token: its first a.warm off the clock, then a.decode."""
+    ratios, words = [], ""
+    for _ in range(a.rounds):
+        rates, found = {}, {}
+        for mode in ("stream", "prefetch"):
+            with Run(a, a.limit, n_ctx=a.warm + a.decode, moe_mode=mode) as run:
+                run.client.do("decode", tokens=list(range(a.warm)))
+                seconds, found[mode] = run._timed("decode", list(range(a.warm, a.warm + a.decode)))
+                rates[mode] = a.decode / seconds
+        ratios.append(rates["stream"] / rates["prefetch"])
+        hits = 100 * found["stream"]["n_hits"] / max(1, found["stream"]["n_hits"] + found["stream"]["n_misses"])
+        words = f"{rates['stream']:.2f} / {rates['prefetch']:.2f} tok/s, hits {hits:.0f} %"
+    say("stream / prefetch, recorded", median(ratios), 1.30, words)
+
+
 def modes(a):
     found = {mode: {"prefill": [], "decode": []} for mode in ("auto", *FIXED)}
     for _ in range(a.rounds):
@@ -210,7 +227,7 @@ def chunks(a):
         last = read
 
 
-PARTS = {"sweep": sweep, "stream": stream, "modes": modes, "resident": resident, "chunks": chunks}
+PARTS = {"sweep": sweep, "stream": stream, "routed": routed, "modes": modes, "resident": resident, "chunks": chunks}
 
 
 def main(argv=None) -> int:

@@ -29,8 +29,11 @@ TOKEN_EMBD_STD = 0.5
 OUTPUT_NORM_MEAN = 3.0
 
 
-def synthesize(path: str, s: Shape, mix: str, seed: int = 1, vocab_from: str | None = None) -> int:
+def synthesize(path: str, s: Shape, mix: str, seed: int = 1, vocab_from: str | None = None, weights=None, gain=GAIN) -> int:
     """Write the file and return its size in bytes.
+
+    weights : function (tensor, rng) -> float32 array, or None where its weights are random; what it gives is written as F32
+    gain : dict role -> standard deviation times sqrt(columns)
 
     Raises
     ------
@@ -43,8 +46,12 @@ def synthesize(path: str, s: Shape, mix: str, seed: int = 1, vocab_from: str | N
         copy_vocab(writer, vocab_from)
     else:
         add_random_vocab(writer, s.n_vocab, seed)
-    plan = [(t, tensor_type(mix, t, s)) for t in tensors(s)]
-    for tensor, qtype in plan:
+    plan = []
+    for tensor in tensors(s):
+        rng = np.random.Generator(np.random.SFC64([seed, zlib.crc32(tensor.name.encode())]))
+        given = weights(tensor, rng) if weights else None
+        plan.append((tensor, tensor_type(mix, tensor, s) if given is None else gguf.GGMLQuantizationType.F32, rng, given))
+    for tensor, qtype, _, _ in plan:
         block, block_bytes = gguf.GGML_QUANT_SIZES[qtype]
         n_bytes = int(np.prod(tensor.shape)) // block * block_bytes
         writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), n_bytes, qtype)
@@ -53,9 +60,8 @@ def synthesize(path: str, s: Shape, mix: str, seed: int = 1, vocab_from: str | N
     writer.write_ti_data_to_file()
     out = writer.fout[0]
     writer.write_padding(out, out.tell())
-    for tensor, qtype in plan:
-        rng = np.random.Generator(np.random.SFC64([seed, zlib.crc32(tensor.name.encode())]))
-        for chunk in _data(tensor, qtype, rng):
+    for tensor, qtype, rng, given in plan:
+        for chunk in _data(tensor, qtype, rng, gain) if given is None else (given.data,):
             out.write(chunk)
         writer.write_padding(out, out.tell())
     size = out.tell()
@@ -63,7 +69,7 @@ def synthesize(path: str, s: Shape, mix: str, seed: int = 1, vocab_from: str | N
     return size
 
 
-def _data(tensor: Tensor, qtype, rng):
+def _data(tensor: Tensor, qtype, rng, gain):
     """Yield the tensor's bytes in chunks of whole blocks."""
     n = int(np.prod(tensor.shape))
     if "norm" in tensor.role:
@@ -73,7 +79,7 @@ def _data(tensor: Tensor, qtype, rng):
     if tensor.role == "token_embd":
         std = TOKEN_EMBD_STD
     else:
-        std = GAIN.get(tensor.role, 1.0) / np.sqrt(tensor.shape[-1])
+        std = gain.get(tensor.role, 1.0) / np.sqrt(tensor.shape[-1])
     block, block_bytes = gguf.GGML_QUANT_SIZES[qtype]
     left, step = n // block, max(1, CHUNK_BYTES // block_bytes)
     while left:
