@@ -71,18 +71,19 @@ def attention(*, bias="", norms=None, fused=False, n_head=H, n_head_kv=K, d=D):
     return tuple(rows)
 
 
-def gated(n_ff, suffix=""):
+def gated(n_ff, suffix="", *, gate=True):
     shapes = {"gate": (n_ff, E), "up": (n_ff, E), "down": (E, n_ff)}
+    shapes = shapes if gate else {part: shape for part, shape in shapes.items() if part != "gate"}
     return tuple((f"ffn_{part}{suffix}.weight", shape, "matrix") for part, shape in shapes.items())
 
 
-def experts(*, shared=0, select_bias=False, n_expert=X):
+def experts(*, shared=0, select_bias=False, n_expert=X, gate=True):
     """Router, banks, and a shared expert of `shared` hidden values. select_bias: True, or another name of the tensor."""
     rows = [("ffn_gate_inp.weight", (n_expert, E), "router")]
-    rows += [(name.replace(".", "_exps.", 1), (n_expert, *shape), kind) for name, shape, kind in gated(F)]
+    rows += [(name.replace(".", "_exps.", 1), (n_expert, *shape), kind) for name, shape, kind in gated(F, gate=gate)]
     if select_bias:
         rows.append(("exp_probs_b.bias" if select_bias is True else select_bias, (n_expert,), "choice"))
-    return (*rows, *(gated(shared, "_shexp") if shared else ()))
+    return (*rows, *(gated(shared, "_shexp", gate=gate) if shared else ()))
 
 
 def norm(name="ffn_norm"):
@@ -214,6 +215,27 @@ def _granite_hybrid(n_expert=X, **sizes):
     else:
         keys |= dict.fromkeys(("expert_count", "expert_used_count", "expert_feed_forward_length"))
     return ArchModel("granitehybrid", keys | mamba2_keys(**sizes), (state, heads, state, state), tied=bool(n_expert))
+
+
+def _nemotron(n_expert=X):
+    """Each layer is one of three kinds. Without experts here also with biases, and the older name of the norms' epsilon."""
+    sizes = {"n_head": 8, "n_group": 2, "dim": 64 if n_expert else 48}
+    if n_expert:
+        network, n_ff = experts(shared=G, select_bias=True, gate=False), F
+    else:
+        network = (*gated(G, gate=False), ("ffn_up.bias", (G,), "bias"), ("ffn_down.bias", (E,), "bias"))
+        n_ff = G
+    network, state, heads = (*norm("attn_norm"), *network), mamba2(**sizes), attention(bias="" if n_expert else "qkvo")
+    nextn = (*attention(), *network[1:], *norm("post_attention_norm"), *norm("nextn.shared_head_norm"))
+    keys = {"expert_shared_feed_forward_length": G, "expert_shared_count": 1, "expert_weights_norm": True,
+            "expert_weights_scale": 2.5, "expert_group_count": 1, "nextn_predict_layers": 1}  # fmt: skip
+    if not n_expert:
+        keys = dict.fromkeys(("expert_count", "expert_used_count", "expert_feed_forward_length"))
+        keys |= {"attention.layer_norm_rms_epsilon": None}
+    layers = [state, network, heads, network, state, network, *((next_token_layer(*nextn),) if n_expert else ())]
+    keys |= {"attention.layer_norm_epsilon": 1e-5, "attention.head_count_kv": [0, 0, K, 0, 0, 0, K][: len(layers)],
+             "feed_forward_length": [0, n_ff, 0, n_ff, 0, n_ff, n_ff][: len(layers)]}  # fmt: skip
+    return ArchModel("nemotron_h_moe" if n_expert else "nemotron_h", keys | mamba2_keys(**sizes), tuple(layers))
 
 
 def _phi():
@@ -370,6 +392,8 @@ ARCH_MODELS = {
     "hy_v3": _hy(expert_gating_func=2),
     "granitehybrid": _granite_hybrid(),
     "granitehybrid-dense": _granite_hybrid(n_expert=0, n_group=2, n_head=8, head_dim=16, dim=48, n_taps=3),
+    "nemotron_h_moe": _nemotron(),
+    "nemotron_h": _nemotron(n_expert=0),
     **_phi(),
     "deepseek2": _deepseek(
         rank_q=32, bias=True, n_nextn=1, expert_gating_func=2, expert_weights_norm=True, expert_weights_scale=2.5,

@@ -122,7 +122,7 @@ def _expert_rows(e):
             "experts",
             f"{e.n_expert} in {e.n_layer} layers each, {e.n_expert_used} used for a token",
         ),
-        _row("an expert", f"{size} (gate, up and down)"),
+        _row("an expert", f"{size} ({'gate, up' if e.has_gate else 'up'} and down)"),
         _row("all experts", all_experts),
     ]
 

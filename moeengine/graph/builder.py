@@ -150,39 +150,42 @@ class Builder:
         self.sizes.kv_elements += K * (Dk + Dv)
         self.sizes.kv_layers.append((K, Dk, Dv))
 
-    def _gated(self, blk, suffix, n_ff, with_scale=True):
-        """gate, up and down of a dense network, noted for the buffers."""
-        E = self.hparams.n_embd
-        gate = self.matrix(f"{blk}ffn_gate{suffix}.weight", n_ff, E, with_scale=with_scale)
+    def _dense(self, blk, suffix, n_ff, with_scale=True, gated=True):
+        """gate (None: not gated), up and down of a dense network, noted for the buffers."""
+        E, gate = self.hparams.n_embd, None
+        if gated:
+            gate = self.matrix(f"{blk}ffn_gate{suffix}.weight", n_ff, E, with_scale=with_scale)
+            self.normed(gate)
         up = self.matrix(f"{blk}ffn_up{suffix}.weight", n_ff, E, with_scale=with_scale)
         down = self.matrix(f"{blk}ffn_down{suffix}.weight", E, n_ff, with_scale=with_scale)
-        self.normed(gate, up)
+        self.normed(up)
         self.sizes.largest(n_ff=n_ff)
         self.sizes.ff_rows.add((down.x_format, n_ff))
         return gate, up, down
 
-    def ffn(self, il, *, norm="ffn_norm", residual_scale=1.0):
-        """Dense gated feed-forward network with SiLU. norm: name of the norm before it."""
+    def ffn(self, il, *, norm="ffn_norm", residual_scale=1.0, gated=True):
+        """Dense gated feed-forward network with SiLU, or without a gate and with squared ReLU. norm: name of the norm before it."""
         hp, blk = self.hparams, f"blk.{il}."
-        gate, up, down = self._gated(blk, "", hp.n_ff[il])
+        gate, up, down = self._dense(blk, "", hp.n_ff[il], gated=gated)
         self.blocks.append(FfnBlock(ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", hp.n_embd),
                                     gate=gate, up=up, down=down, eps=hp.eps, residual_scale=residual_scale))
 
     def moe(self, il, *, norm_topk, gating="softmax", expert_scales=True, n_ff_exp=None, n_ff_shexp=0,
             shared_scales=True, shared_gate=False, norm="ffn_norm", residual_scale=1.0, activation="silu", bound=0.0,
-            shared_bound=0.0, by_token=False):
+            shared_bound=0.0, by_token=False, gated=True):
         """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0.
 
         gating : None      what the file says; GGUFError where it does not
         norm : str         name of the norm before the network
         by_token : bool    a table of the file says which experts a token has
+        gated : bool       else experts have no gate, and squared ReLU in the place of `activation`
         bound, shared_bound : float    see MoeBlock
         """
         hp, blk = self.hparams, f"blk.{il}."
         E = hp.n_embd
         router_shape = self.tensors.info(blk + "ffn_gate_inp.weight", (None, E)).shape
         router = self.matrix(blk + "ffn_gate_inp.weight", router_shape[0], E)
-        banks = layer_banks(self.file, il, n_embd=E, n_expert_used=hp.n_expert_used, n_ff_exp=n_ff_exp)
+        banks = layer_banks(self.file, il, n_embd=E, n_expert_used=hp.n_expert_used, n_ff_exp=n_ff_exp, gated=gated)
         if banks is None:
             raise GGUFError(f"{self.tensors.where(blk + 'ffn_down_exps.weight')}: missing; layer {il} has a router")
         if not hp.n_expert:
@@ -200,7 +203,7 @@ class Builder:
         tiers = [self._tier(t, expert_scales) for t in banks.tiers]
         shared = gate = None
         if n_ff_shexp:
-            shared = self._gated(blk, "_shexp", n_ff_shexp, with_scale=shared_scales)
+            shared = self._dense(blk, "_shexp", n_ff_shexp, with_scale=shared_scales, gated=gated)
         if shared_gate:
             gate = self.matrix(blk + "ffn_gate_inp_shexp.weight", 1, E)
             self.normed(gate)
@@ -218,14 +221,15 @@ class Builder:
             n_expert_used=hp.n_expert_used, gating=gating, norm_topk=norm_topk,
             weights_scale=hp.expert_weights_scale,
             select_bias=select_bias,
-            n_group=hp.n_expert_groups, n_group_used=hp.n_group_used, activation=activation,
+            n_group=hp.n_expert_groups, n_group_used=hp.n_group_used,
+            activation=activation if gated else "relu_sqr",
             shared=shared, shared_gate=gate, eps=hp.eps, residual_scale=residual_scale, bound=bound,
             shared_bound=shared_bound, by_token=table,
         )
         self.blocks.append(block)
         self.moe_blocks.append(block)
-        bank = banks.tiers[0].gate
-        self.sizes.weights_per_token += 3 * hp.n_expert_used * bank.n_rows * bank.n_cols
+        bank = banks.tiers[0].up
+        self.sizes.weights_per_token += (3 if gated else 2) * hp.n_expert_used * bank.n_rows * bank.n_cols
         self.sizes.largest(n_expert=router.n_rows)
 
     def _tier(self, tier, expert_scales):

@@ -8,7 +8,7 @@ from moeengine.graph.block cimport (
     Linear, Pass, PASS_NAN_EXPERT, PASS_SUPPLY, cancelled, even_chunk, linear_chunk, pass_fail, row_chunk, x_chunk,
 )
 from moeengine.graph.expert_hints cimport guess_ahead
-from moeengine.graph.moe_state cimport DOWN, GATE, SWIGLU_CLAMP, SWIGLU_OAI, UP, Bank, MoeState, Tier
+from moeengine.graph.moe_state cimport DOWN, GATE, RELU_SQR, SWIGLU_CLAMP, SWIGLU_OAI, UP, Bank, MoeState, Tier
 from moeengine.kernels.mul_mat_id cimport (
     ExpertPlan, expert_bytes, expert_bytes_now, hooks_after, hooks_before, plan_build,
 )
@@ -106,14 +106,16 @@ cdef bint gate_unit(const ExpertPlan *plan, const Group *g, int64_t n_rows, int6
 
 cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, const uint8_t **x,
                   const size_t *stride, float *tmp) noexcept nogil:
-    """hidden[pair] = activation(gate x, up x) for all pairs of the group. Ends with a barrier."""
-    cdef int64_t F = tier.bank[GATE].one.n_rows, ld = tier.bank[DOWN].one.n_in
+    """hidden[pair] = activation(gate x, up x), or activation(up x), for all pairs of the group. Ends with a barrier."""
+    cdef int64_t F = tier.bank[UP].one.n_rows, ld = tier.bank[DOWN].one.n_in
     cdef int64_t n_r = even_chunk(F, row_chunk(p, F * (g.i1 - g.i0), p.n_tokens)), n_rc = (F + n_r - 1) // n_r
     cdef int64_t n_xc = x_chunk(stride[0], p.n_tokens), unit, n_units = 0, i, t, n_t
     cdef float *row
     cdef const uint8_t *next_w
     cdef Linear gate, up
     cdef GateUnit u, later
+    cdef bint has_gate = s.activation != RELU_SQR
+    cdef int first = GATE if has_gate else UP
     for i in range(g.i0, g.i1):
         n_units += n_rc * ((p.plan.start[i + 1] - p.plan.start[i] + n_xc - 1) // n_xc)
     while True:
@@ -123,22 +125,26 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
         if cancelled(p):
             continue
         gate_unit(&p.plan, g, F, n_r, n_xc, unit, &u)
-        bank_expert(&tier.bank[GATE], &p.plan, u.i, &gate)
         bank_expert(&tier.bank[UP], &p.plan, u.i, &up)
-        if gate.w == NULL or up.w == NULL:
+        if has_gate:
+            bank_expert(&tier.bank[GATE], &p.plan, u.i, &gate)
+        if up.w == NULL or has_gate and gate.w == NULL:
             pass_fail(p, PASS_SUPPLY, s.il, tier.first + p.plan.expert[u.i])
             continue
         n_t = u.t1 - u.t0
         row = p.hidden + u.t0 * ld
-        linear_chunk(p.isa, &gate, u.r0, u.r1, n_t, x[GATE] + <size_t>u.t0 * stride[GATE], stride[GATE],
-                     row, <size_t>ld, up.w + <size_t>u.r0 * up.row_bytes)
+        if has_gate:
+            linear_chunk(p.isa, &gate, u.r0, u.r1, n_t, x[GATE] + <size_t>u.t0 * stride[GATE], stride[GATE],
+                         row, <size_t>ld, up.w + <size_t>u.r0 * up.row_bytes)
         next_w = NULL
         if gate_unit(&p.plan, g, F, n_r, n_xc, unit + team_size(p.team), &later):     # threads take turns, as a rule
-            next_w = bank_row(&tier.bank[GATE], &p.plan, later.i, later.r0)
+            next_w = bank_row(&tier.bank[first], &p.plan, later.i, later.r0)
         linear_chunk(p.isa, &up, u.r0, u.r1, n_t, x[UP] + <size_t>u.t0 * stride[UP], stride[UP],
                      tmp - u.r0, <size_t>n_r, next_w)
         for t in range(n_t):
-            if s.activation == SWIGLU_OAI:
+            if s.activation == RELU_SQR:
+                p.isa.relu_mul(<size_t>(u.r1 - u.r0), tmp + t * n_r, tmp + t * n_r, row + t * ld + u.r0)
+            elif s.activation == SWIGLU_OAI:
                 p.isa.swiglu_oai(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
             elif s.activation == SWIGLU_CLAMP:
                 p.isa.swiglu_clamp(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, s.bound, row + t * ld + u.r0)
@@ -149,7 +155,7 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
 
 cdef void quantize_hidden(const MoeState *s, const Tier *tier, Pass *p, const Group *g) noexcept nogil:
     """Hidden rows into the format that `down` is multiplied with. Ends with a barrier."""
-    cdef int64_t k, F = tier.bank[GATE].one.n_rows, n = tier.bank[DOWN].one.n_in
+    cdef int64_t k, F = tier.bank[UP].one.n_rows, n = tier.bank[DOWN].one.n_in
     cdef int f = tier.bank[DOWN].one.type.x_format
     cdef size_t stride = moe_x_row_bytes(p.isa, f, <size_t>n)
     cdef float *row

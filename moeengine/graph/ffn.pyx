@@ -1,4 +1,4 @@
-"""The dense feed-forward network: x += down(silu(gate(n)) * up(n)), n = norm(x).
+"""The dense feed-forward network: x += down(silu(gate(n)) * up(n)), or without a gate down(max(up(n), 0)^2), n = norm(x).
 
 Also the shared expert of a MoE layer, which runs on the same normed rows beside the routed ones.
 """
@@ -19,20 +19,22 @@ cdef void dense_ffn(Pass *p, const DenseFfn *d, float *out) noexcept nogil:
     cdef size_t stride[2]
     cdef float *hidden[2]
     cdef int i, f
-    for i in range(2):
+    for i in range(d.n_up):
         f = d.gate_up[i].type.x_format
         x[i] = p.xq[f]
         stride[i] = moe_x_row_bytes(p.isa, f, <size_t>d.n_embd)
     hidden[0] = p.hidden
     hidden[1] = p.hidden + T * d.n_ff
-    linear(p, d.gate_up, 2, x, stride, hidden, T)
+    linear(p, d.gate_up, d.n_up, x, stride, hidden, T)
     f = d.down.type.x_format
     stride[0] = moe_x_row_bytes(p.isa, f, <size_t>d.n_ff)
     while True:
         t = team_claim(p.team, T)
         if t < 0:
             break
-        if d.bound > 0:
+        if d.n_up == 1:
+            p.isa.relu_mul(<size_t>d.n_ff, hidden[0] + t * d.n_ff, hidden[0] + t * d.n_ff, hidden[0] + t * d.n_ff)
+        elif d.bound > 0:
             p.isa.swiglu_clamp(<size_t>d.n_ff, hidden[0] + t * d.n_ff, hidden[1] + t * d.n_ff, d.bound, hidden[0] + t * d.n_ff)
         else:
             p.isa.silu_mul(<size_t>d.n_ff, hidden[0] + t * d.n_ff, hidden[1] + t * d.n_ff, hidden[0] + t * d.n_ff)
@@ -59,17 +61,17 @@ cdef void ffn_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
 
 
 cdef void dense_ffn_init(DenseFfn *d, Weight gate, Weight up, Weight down, float bound):
-    d.bound = bound
-    d.n_embd, d.n_ff = gate.linear.n_in, gate.linear.n_rows
-    d.gate_up[0], d.gate_up[1], d.down = gate.linear, up.linear, down.linear
+    d.bound, d.n_up = bound, 1 if gate is None else 2
+    d.n_embd, d.n_ff = up.linear.n_in, up.linear.n_rows
+    d.gate_up[0], d.gate_up[1], d.down = (up if gate is None else gate).linear, up.linear, down.linear
     # Dense networks scale after the bias, as llama.cpp's build_ffn; all others before.
     d.gate_up[0].bias_first = d.gate_up[1].bias_first = d.down.bias_first = True
 
 
 cdef class FfnBlock(Block):
-    """x += residual_scale * dense FFN of norm(x). gate, up (G, E); down (E, G); ffn_norm (E,)."""
+    """x += residual_scale * dense FFN of norm(x). gate, up (G, E); down (E, G); ffn_norm (E,). gate may be None."""
 
-    def __init__(self, *, Vector ffn_norm, Weight gate, Weight up, Weight down, float eps, float residual_scale=1.0):
+    def __init__(self, *, Vector ffn_norm, gate, Weight up, Weight down, float eps, float residual_scale=1.0):
         cdef FfnState *s = <FfnState *>calloc(1, sizeof(FfnState))
         if s == NULL:
             raise MemoryError
@@ -78,7 +80,7 @@ cdef class FfnBlock(Block):
         self.keep = [ffn_norm, gate, up, down]
         dense_ffn_init(&s.ffn, gate, up, down, 0)
         s.norm, s.eps, s.residual_scale = ffn_norm.data, eps, residual_scale
-        s.formats = 1u << gate.linear.type.x_format | 1u << up.linear.type.x_format
+        s.formats = 1u << s.ffn.gate_up[0].type.x_format | 1u << s.ffn.gate_up[1].type.x_format
 
     def __dealloc__(self):
         free(self.state)

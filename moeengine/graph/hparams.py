@@ -116,13 +116,15 @@ def read_hparams(file, tensors, n_expert_used=None):
             raise ConfigError(f"n_expert_used: found {n_expert_used}, expected {expected}")
         used = n_expert_used
     n_ff = file.get_per_layer(f"{arch}.feed_forward_length", n_layer, 0, lo=0, hi=MAX_COUNT)
-    eps = file.get_float(f"{arch}.attention.layer_norm_rms_epsilon")
+    eps_key = f"{arch}.attention.layer_norm_rms_epsilon"
+    if eps_key not in file.metadata and f"{arch}.attention.layer_norm_epsilon" in file.metadata:
+        eps_key = f"{arch}.attention.layer_norm_epsilon"
+    eps = file.get_float(eps_key)
     if not file.get_bool(f"{arch}.attention.causal", True):
         raise UnsupportedError(f"{file.files[0].path}: key {arch}.attention.causal: found false, expected true: models whose "
                                "tokens see the ones after them are not supported")
     if not (math.isfinite(eps) and 0 <= eps < 1):
-        raise GGUFError(f"{file.files[0].path}: key {arch}.attention.layer_norm_rms_epsilon: found {eps}, "
-                        "expected 0 to 1")
+        raise GGUFError(f"{file.files[0].path}: key {eps_key}: found {eps}, expected 0 to 1")
     return HParams(
         arch=arch, n_layer=n_layer, n_embd=n_embd, n_vocab=n_vocab,
         n_ctx_train=count("context_length", high=1 << 31), n_head=n_head, n_head_kv=n_head_kv,

@@ -145,8 +145,10 @@ cdef class Model:
         for block in self.moe_blocks:
             for tier, (n_used, n_pairs) in zip(block.tiers, block.last_use()):
                 for part, bank in zip(("gate", "up", "down"), tier.banks):
-                    rows.append({"layer": block.il, "tensor": bank.tensor.name, "part": part, "n_expert": tier.n_expert,
-                                 "n_used": n_used, "n_pairs": n_pairs} | next(counts))
+                    counted = next(counts)
+                    if bank.tensor.n_rows:       # else there is no such part
+                        rows.append({"layer": block.il, "tensor": bank.tensor.name, "part": part, "n_expert": tier.n_expert,
+                                     "n_used": n_used, "n_pairs": n_pairs} | counted)
         return rows
 
     def new_context(self, *, n_ctx, n_ubatch, Team team):

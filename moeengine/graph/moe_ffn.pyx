@@ -15,7 +15,7 @@ from moeengine.graph.expert_hints cimport drop_cold
 from moeengine.graph.expert_tiers cimport BankWeights, TierWeights, tier_init
 from moeengine.graph.ffn cimport dense_ffn, dense_ffn_init
 from moeengine.graph.moe_state cimport (
-    GATE, MAX_AHEAD, SILU, SWIGLU_CLAMP, SWIGLU_OAI, UP, MoeState, token_experts,
+    GATE, MAX_AHEAD, RELU_SQR, SILU, SWIGLU_CLAMP, SWIGLU_OAI, UP, MoeState, token_experts,
 )
 from moeengine.graph.router cimport route_token
 from moeengine.graph.weights cimport IdTable, Vector, Weight
@@ -30,7 +30,7 @@ from moeengine.supply.base import BankAt, LayerAt, TierAt
 # Pairs (token, slot) whose hidden rows are held at once; one expert alone may exceed it.
 GROUP_PAIRS = 256
 
-ACTIVATIONS = {"silu": SILU, "swiglu_oai": SWIGLU_OAI, "swiglu_clamp": SWIGLU_CLAMP}
+ACTIVATIONS = {"silu": SILU, "swiglu_oai": SWIGLU_OAI, "swiglu_clamp": SWIGLU_CLAMP, "relu_sqr": RELU_SQR}
 
 cdef enum:
     DROP_TOKENS = 8         # larger passes use most experts anyway
@@ -106,10 +106,10 @@ cdef class MoeBlock(Block):
     tiers : list of TierWeights   one or more, first id ascending, together X experts
     n_expert_used : int           A
     gating, norm_topk, weights_scale, select_bias, n_group, n_group_used      see graph.router.route
-    shared : (gate, up, down) Weights or None
+    shared : (gate, up, down) Weights or None; gate as for FfnBlock
     shared_gate : Weight (1, E) or None
     residual_scale : float        of what is added to x
-    activation : {"silu", "swiglu_oai", "swiglu_clamp"}    of the routed experts
+    activation : {"silu", "swiglu_oai", "swiglu_clamp", "relu_sqr"}    of the routed experts; the last of those without a gate
     bound, shared_bound : float   of gate and up: of the routed experts with "swiglu_clamp"; of the shared one, 0 for none
     by_token : IdTable (V, A) or None    experts of each token, in the place of a choice
     """

@@ -19,6 +19,7 @@ cdef enum Activation:
     SILU                    # silu(gate) * up
     SWIGLU_OAI              # the clamped one of gpt-oss
     SWIGLU_CLAMP            # silu(gate) * up, both bounded
+    RELU_SQR                # max(up, 0)^2: the experts have no gate
 
 cdef struct Bank:
     # One expert tensor: `one` describes expert 0, the others follow `stride` bytes apart.
@@ -31,7 +32,7 @@ cdef struct Bank:
 cdef struct Tier:
     int32_t first           # global id of its expert 0
     int32_t n_expert
-    Bank bank[3]            # GATE, UP, DOWN
+    Bank bank[3]            # GATE (no rows where there is none), UP, DOWN
     TierHooks supply
 
 cdef struct MoeState:

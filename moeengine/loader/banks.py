@@ -6,10 +6,12 @@ A layer's experts lie in one to four tiers, each with gate, up and down banks of
     blk.N.ffn_{gate,up,down}_exps_tier{1,2,3}.weight
     blk.N.ffn_gate_up_exps[_tierK].weight          gate rows, then up rows of each expert
 
+A model whose experts have no gate has up and down banks only; the gate is a bank of no rows (`no_gate`).
 Global expert ids count through the tiers in order. `.scale` (one value, or one an expert) and `.bias`
 tensors beside a bank have the bank's name with another ending.
 """
 
+import dataclasses
 import re
 from dataclasses import dataclass
 
@@ -85,7 +87,11 @@ class Tier:
     @property
     def is_fused(self):
         """True when gate and up are halves of one tensor."""
-        return self.gate.name == self.up.name
+        return self.is_gated and self.gate.name == self.up.name
+
+    @property
+    def is_gated(self):
+        return self.gate.n_rows > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class LayerBanks:
         raise IndexError(f"blk.{self.il}: expert {ie} of {self.n_expert}")
 
     def slices(self, ie):
-        """Byte ranges ((shard, offset, n_bytes) of gate, up, down) of global expert `ie`."""
+        """Byte ranges ((shard, offset, n_bytes) of gate, up, down) of global expert `ie`; 0 bytes: it has no gate."""
         tier, local = self.locate(ie)
         return tier.gate.slice(local), tier.up.slice(local), tier.down.slice(local)
 
@@ -123,7 +129,7 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
     n_expert : int or sequence   the file's expert_count: the largest number of experts of a layer, or
                            one number a layer; None = not checked
     n_expert_used : int    A; no layer may have fewer experts
-    n_ff_exp : int         F; None = whatever the gate bank has
+    n_ff_exp : int         F; None = whatever the up bank has
 
     Returns
     -------
@@ -140,6 +146,7 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
             f"expected at least one for each of {n_layer} layers (block_count)"
         )
     found = _bank_names(model_file)
+    gated = any(_gates(names) for names in found.values())
     layers = [
         _layer_banks(
             model_file,
@@ -148,6 +155,7 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
             n_embd=n_embd,
             n_expert_used=n_expert_used,
             n_ff_exp=n_ff_exp,
+            gated=gated,
         )
         for il in range(n_layer)
     ]
@@ -156,11 +164,16 @@ def all_banks(model_file, n_layer, *, n_embd, n_expert=None, n_expert_used=1, n_
     return layers
 
 
-def layer_banks(model_file, il, *, n_embd, n_expert_used=1, n_ff_exp=None):
-    """`all_banks` for one layer: a LayerBanks, or None when the layer has no experts."""
+def layer_banks(model_file, il, *, n_embd, n_expert_used=1, n_ff_exp=None, gated=None):
+    """`all_banks` for one layer: a LayerBanks, or None when the layer has no experts.
+
+    gated : bool or None   whether its experts have a gate; None = as those of any layer, as for `all_banks`
+    """
     found = _bank_names(model_file, prefix=f"blk.{il}.").get(il, {})
+    if gated is None:
+        gated = any(_gates(names) for names in _bank_names(model_file).values())
     return _layer_banks(
-        model_file, il, found, n_embd=n_embd, n_expert_used=n_expert_used, n_ff_exp=n_ff_exp
+        model_file, il, found, n_embd=n_embd, n_expert_used=n_expert_used, n_ff_exp=n_ff_exp, gated=gated
     )
 
 
@@ -195,17 +208,24 @@ def _bank_names(model_file, prefix="blk."):
     return found
 
 
-def _layer_banks(model_file, il, names, *, n_embd, n_expert_used, n_ff_exp):
+def _gates(names):
+    """The names of a layer's gate banks, alone or fused."""
+    return [name for (_, part), name in names.items() if part in ("gate", "gate_up")]
+
+
+def _layer_banks(model_file, il, names, *, n_embd, n_expert_used, n_ff_exp, gated):
     router_name = f"blk.{il}.ffn_gate_inp.weight"
     if not names:
         if router_name in model_file.tensors:
             model_file.tensor(f"blk.{il}.ffn_down_exps.weight")  # raises: a router without experts
         return None
     n_tiers = _count_tiers(model_file, il, names)
+    if not gated and (gates := _gates(names)):
+        raise GGUFError(f"{at_tensor(model_file.path, gates[0])}: found it, expected experts without a gate")
     tiers, first = [], 0
     for index in range(n_tiers):
-        tier = _tier(model_file, il, index, first, names, n_embd, n_ff_exp)
-        n_ff_exp = tier.gate.n_rows
+        tier = _tier(model_file, il, index, first, names, n_embd, n_ff_exp, gated)
+        n_ff_exp = tier.up.n_rows
         first += tier.n_expert
         tiers.append(tier)
     _check_router(model_file, router_name, first, tiers, n_embd, n_expert_used)
@@ -228,7 +248,7 @@ def _count_tiers(model_file, il, names):
     return len(present)
 
 
-def _tier(model_file, il, index, first, names, n_embd, n_ff_exp):
+def _tier(model_file, il, index, first, names, n_embd, n_ff_exp, gated):
     stem = f"blk.{il}.ffn_{{}}_exps" + (f"_tier{index}" if index else "")
     fused = (index, "gate_up") in names
     if fused:
@@ -244,7 +264,7 @@ def _tier(model_file, il, index, first, names, n_embd, n_ff_exp):
                 )
         gate, up = _fused_halves(model_file, stem, n_embd, n_ff_exp)
     else:
-        gate = _bank(model_file, stem.format("gate"))
+        gate = _bank(model_file, stem.format("gate" if gated else "up"))
         _expect(model_file, gate, "rows of", gate.n_cols, n_embd)
         if n_ff_exp is not None:
             _expect(model_file, gate, "rows in number", gate.n_rows, n_ff_exp)
@@ -256,7 +276,12 @@ def _tier(model_file, il, index, first, names, n_embd, n_ff_exp):
     _expect(model_file, down, "rows of", down.n_cols, gate.n_rows, padded=True)
     for bank in (up, down):
         _expect(model_file, bank, "experts in number", bank.n_expert, gate.n_expert)
-    return Tier(index, first, gate.n_expert, gate, up, down)
+    return Tier(index, first, gate.n_expert, gate if gated else no_gate(up), up, down)
+
+
+def no_gate(up):
+    """The gate of experts that have none: a BankTensor like `up`, but of no rows and no bytes."""
+    return dataclasses.replace(up, n_rows=0, expert_bytes=0, expert_stride=0, offset=0, scale=None, bias=None)
 
 
 def _fused_halves(model_file, stem, n_embd, n_ff_exp):

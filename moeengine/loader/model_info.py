@@ -37,6 +37,7 @@ class ExpertFigures:
     n_layer : layers with experts
     total_bytes : all experts of all layers
     expert_bytes_min, expert_bytes_max : gate, up and down of one expert, over all layers
+    has_gate : bool                      else an expert is up and down
     token_bytes : expert bytes one token reads, all layers, at average size
     """
 
@@ -46,6 +47,7 @@ class ExpertFigures:
     total_bytes: int
     expert_bytes_min: int
     expert_bytes_max: int
+    has_gate: bool
     token_bytes: int
 
 
@@ -143,6 +145,7 @@ def _experts(model_file, arch):
         total_bytes=sum(flat),
         expert_bytes_min=min(flat),
         expert_bytes_max=max(flat),
+        has_gate=layers[0].tiers[0].is_gated,
         token_bytes=sum(n_used * sum(layer) // len(layer) for layer in sizes),
     )
 

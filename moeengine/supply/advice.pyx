@@ -66,6 +66,8 @@ cdef struct Advised:
 
 cdef void advise_slice(Advised *a, NodeCounts *node, const char *at, int64_t n, int advice) noexcept nogil:
     cdef uintptr_t first = <uintptr_t>at, last = first + n
+    if n == 0:               # the gate of experts that have none
+        return
     if advice == MADV_DONTNEED:
         first, last = (first + PAGE - 1) // PAGE * PAGE, last // PAGE * PAGE
     else:
@@ -141,10 +143,13 @@ cdef void prefetch(AdvisedTier *tier, const ExpertPlan *plan, PhaseCounts *c) no
     cdef AdvisedBank *bank
     cdef Range *r
     cdef const char *at
-    cdef int64_t i, j, n = 0, offset
+    cdef int64_t i, j, n = 0, offset, n_parts = 0
     cdef int b
     for b in range(3):
         bank = &tier.bank[b]
+        if bank.n_bytes == 0:
+            continue
+        n_parts += 1
         for i in range(plan.n_used):
             at = bank.base + plan.expert[i] * bank.stride
             a.n.n_slices += 1
@@ -162,8 +167,8 @@ cdef void prefetch(AdvisedTier *tier, const ExpertPlan *plan, PhaseCounts *c) no
             a.ranges[j].file, a.ranges[j].fd = bank.file, bank.fd
             a.ranges[j].offset, a.ranges[j].n = offset, bank.n_bytes
             n += 1
-    c.n_misses += (n + 2) // 3
-    c.n_hits += plan.n_used - (n + 2) // 3
+    c.n_misses += (n + n_parts - 1) // n_parts
+    c.n_hits += plan.n_used - (n + n_parts - 1) // n_parts
     n = merge(a.ranges, n)
     a.n.n_ranges += n
     for i in range(n):

@@ -67,7 +67,8 @@ def _sample(model_at, n):
     found = []
     for i in range(n if tiers else 0):
         tier = tiers[i * len(tiers) // n]
-        found.append(tier.banks[i % 3].tensor.slice(random.randrange(tier.n_expert)))
+        banks = [bank for bank in tier.banks if bank.tensor.expert_bytes]
+        found.append(banks[i % len(banks)].tensor.slice(random.randrange(tier.n_expert)))
     return list(dict.fromkeys(found))
 
 

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from moeengine import Engine
+from moeengine.cli import main
 from moeengine.errors import GGUFError, MoeEngineError, NumericError
 from moeengine.kernels.threads import Team
+from moeengine.loader.expert_map import map_of
+from moeengine.loader.model_file import ModelFile
 from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_bytes
-from tests.arch_models import ARCH_MODELS, D, K, QType, prompt, write_arch
+from tests.arch_models import ARCH_MODELS, D, E, F, K, X, QType, prompt, write_arch
 from tests.engine.test_odd_metadata import VALUES
 from tests.graph.test_reference import load, logits
 
@@ -20,7 +23,7 @@ REFUSED = [
     ("ssm.conv_kernel", 3, "ssm_conv1d.*384 x 4.*384 x 3"), ("ssm.conv_kernel", 17, "conv_kernel"),
     ("attention.head_count_kv", 0, "blk.1.ssm_in|blk.1.ssm_out"), ("attention.head_count_kv", 2, "blk.0.attn_q"),
     ("attention.head_count_kv", [2, 2, 0, 0], "blk.0.attn_q"), ("attention.head_count_kv", [0, 0], "head_count_kv.*4 elements"),
-    ("attention.head_count_kv", [0, 3, 0, 0], "layer 1: 4 query heads"), ("rope.scaling.finetuned", 1, "finetuned"),
+    ("attention.head_count_kv", [0, 3, 0, 0], "head_count_kv.*3, expected a divisor.*layer 1"), ("rope.scaling.finetuned", 1, "finetuned"),
 ]  # fmt: skip
 
 
@@ -79,6 +82,47 @@ def test_without_a_bias_of_the_convolution(tmp_path):
         tensors = {name: change(*value) for name, value in biases.items()}
         got.append(logits(load(write_arch(tmp_path / "m.gguf", "granitehybrid", tensors=tensors)), prompt()).tobytes())
     assert len(biases) == 3 and got[0] == got[1]
+
+
+def test_experts_without_a_gate(tmp_path, capsys):
+    """They are up and down for everything that counts bytes, and nothing stands for the gate."""
+    tiny = write_arch(tmp_path / "m.gguf", "nemotron_h_moe", quant="Q8_0")
+    up_down = 2 * F * E // 32 * 34
+    assert main(["info", str(tiny.path)]) == 0
+    assert "(up and down)" in capsys.readouterr().out
+    with ModelFile.open(tiny.path) as file:
+        info, ranges = describe(file).experts, map_of(file).layers
+    assert info.expert_bytes_min == info.expert_bytes_max == up_down and info.token_bytes == 3 * 3 * up_down
+    assert [len(layer) for layer in ranges[:6]] == [0, X, 0, X, 0, X]
+    assert (ranges[1][:, 0, 1] == 0).all() and (ranges[1][:, 1:, 1] == up_down // 2).all()
+    for settings in (dict(moe_mode="mmap"), dict(moe_mode="stream", cache_mb=0, force_cache=True), dict(moe_mode="prefetch"),
+                     dict(moe_mode="sweep-prefill", sweep_method="advice", sweep_min_tokens=2)):  # fmt: skip
+        with Engine(tiny.path, n_ctx=64, n_threads=1, **settings) as engine:
+            engine.session().eval([1])
+            nodes = engine._runtime.model.nodes()
+            assert [node["part"] for node in nodes] == ["up", "down"] * 3
+            if settings["moe_mode"] == "stream":
+                assert [node["bytes_read"] for node in nodes] == [3 * up_down // 2] * 6
+
+
+@pytest.mark.parametrize("name, words", [("nemotron_h_moe", "blk.1.ffn_gate_exps.*without a gate"), ("granitehybrid", "blk.1.ffn_gate_exps")])
+def test_a_gate_too_many_or_too_few(tmp_path, name, words):
+    tensor = None if name == "granitehybrid" else (np.zeros((X, F, E), np.float32), QType.F32)
+    with pytest.raises(GGUFError, match=words):
+        load(write_arch(tmp_path / "m.gguf", name, tensors={"blk.1.ffn_gate_exps.weight": tensor}))
+
+
+@pytest.mark.parametrize("key, value, words", [
+    ("moe_latent_size", 32, "moe_latent_size"), ("feed_forward_length", F, "blk.0.ffn_gate_inp"), ("expert_count", 0, "blk.1.ffn_up.weight"),
+    ("feed_forward_length", [0, F, F], "feed_forward_length.*6 elements"), ("attention.head_count_kv", K, "blk.0.attn_q"),
+    ("attention.layer_norm_epsilon", 2.0, "rms_epsilon"), ("attention.layer_norm_epsilon", None, "rms_epsilon"),
+])  # fmt: skip
+def test_metadata_of_nemotron(tmp_path, key, value, words):
+    metadata = {key: value}
+    if "epsilon" in key:  # the other key stands in for one that is missing, and is of no interest beside it
+        metadata["attention.layer_norm_rms_epsilon"] = 3.0 if value else None
+    with pytest.raises(MoeEngineError, match=words):
+        load(write_arch(tmp_path / "m.gguf", "nemotron_h_moe", metadata=metadata))
 
 
 def test_memory_is_counted(tmp_path):

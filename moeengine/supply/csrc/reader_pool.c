@@ -108,6 +108,7 @@ static int64_t read_through(int fd, char *scratch, int64_t offset, int64_t n) {
 
 static int64_t fetch(int kind, int fd, char *scratch, moe_slice *slice) {
     int64_t n = slice->need - slice->skip, got;
+    if (n == 0) return slice->need; /* to posix_fadvise it would mean all that follows */
     switch (kind) {
     case MOE_READ_DIRECT:
         return read_fully(fd, slice->to, slice->offset, slice->length, slice->need);
