@@ -353,6 +353,20 @@ def _hy(**metadata):
     }, ((*head, *gated(G)), moe, moe, next_token_layer(*moe, *norm("nextn.shared_head_norm"))))  # fmt: skip
 
 
+def _small_thinkers():
+    """Roundings of keys and values to F16 add up over layers of nothing but attention. The deep one uses all experts: the
+    choice between two near each other would be one of rounding."""
+    layer, keys = (*attention(), *norm(), *experts()), {"feed_forward_length": F, "expert_gating_func": 2}
+    window = {"attention.sliding_window": 4096}
+    return {
+        "smallthinker": ArchModel("smallthinker", keys | window | {
+            "attention.sliding_window_pattern": 2, "rope.freq_base_swa": 30000.0,
+        }, (layer,) * 3, in_any_order=False),
+        "smallthinker-rope": ArchModel("smallthinker", keys | {"expert_gating_func": 1}, (layer,) * 2, tied=True),
+        "smallthinker-deep": ArchModel("smallthinker", keys | window | {"expert_used_count": X}, (layer,) * 5, in_any_order=False),
+    }  # fmt: skip
+
+
 _BAILING1 = (*attention(), *norm(), *experts(shared=2 * F))
 _DEEPSEEK1 = (*attention(n_head=2, n_head_kv=2, d=32), *norm())
 _QWEN = (*attention(norms="head"), *norm(), *experts())
@@ -389,6 +403,7 @@ ARCH_MODELS = {
         "rope.dimension_count": 32, "rope.scaling.type": "none", "leading_dense_block_count": 1, "expert_shared_count": 2,
         "expert_weights_scale": 1.0,
     }, ((*_DEEPSEEK1, *gated(G)), *((*_DEEPSEEK1, *experts(shared=2 * F)),) * 2)),
+    **_small_thinkers(),
     "hy_v3": _hy(expert_gating_func=2),
     "granitehybrid": _granite_hybrid(),
     "granitehybrid-dense": _granite_hybrid(n_expert=0, n_group=2, n_head=8, head_dim=16, dim=48, n_taps=3),

@@ -12,6 +12,7 @@ import numpy as np
 
 from moeengine.errors import GGUFError
 from moeengine.graph.attention import AttentionBlock
+from moeengine.graph.early_router import EarlyRouterBlock
 from moeengine.graph.embed_head import EmbedBlock, HeadBlock
 from moeengine.graph.expert_tiers import BankWeights, TierWeights
 from moeengine.graph.ffn import FfnBlock
@@ -89,11 +90,12 @@ class Builder:
         self.sizes.largest(n_rot=sum(config.n_rot for config in self.ropes))
         return rope
 
-    def windows(self, *, every):
+    def windows(self, *, every, dense_first=False):
         """Keys that a query sees in each layer, 0 for all: list of int.
 
         `attention.sliding_window` keys in the layers that `attention.sliding_window_pattern` names: a flag a layer, or
         a number: all but the last of so many layers, 0 for all of them. every : the number where the file has none.
+        dense_first : all but the first of so many, instead
         """
         file, n_layer, key = self.file, self.hparams.n_layer, f"{self.hparams.arch}.attention.sliding_window"
         window = file.get_int(key, lo=1, hi=MAX_WINDOW)
@@ -103,7 +105,8 @@ class Builder:
                 file.refuse(f"{key}_pattern", flags, f"{n_layer} flags, one a layer")
         else:
             every = file.get_int(f"{key}_pattern", every, lo=0)
-            flags = [every == 0 or il % every < every - 1 for il in range(n_layer)]
+            dense = 0 if dense_first else every - 1
+            flags = [every == 0 or il % every != dense for il in range(n_layer)]
         return [window if flag else 0 for flag in flags[:n_layer]]
 
     def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale_queries=False,
@@ -170,21 +173,34 @@ class Builder:
         self.blocks.append(FfnBlock(ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", hp.n_embd),
                                     gate=gate, up=up, down=down, eps=hp.eps, residual_scale=residual_scale))
 
+    def _router(self, il):
+        name = f"blk.{il}.ffn_gate_inp.weight"
+        router = self.matrix(name, self.tensors.info(name, (None, self.hparams.n_embd)).shape[0], self.hparams.n_embd)
+        self.normed(router)
+        self.sizes.largest(n_expert=router.n_rows)
+        return router
+
+    def early_router(self, il):
+        """The router of layer `il`, ahead of its attention and over the residual stream as it is; its Weight is for moe()."""
+        router = self._router(il)
+        self.blocks.append(EarlyRouterBlock(router))
+        return router
+
     def moe(self, il, *, norm_topk, gating="softmax", expert_scales=True, n_ff_exp=None, n_ff_shexp=0,
             shared_scales=True, shared_gate=False, norm="ffn_norm", residual_scale=1.0, activation="silu", bound=0.0,
-            shared_bound=0.0, by_token=False, gated=True):
+            shared_bound=0.0, by_token=False, gated=True, router=None):
         """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0.
 
         gating : None      what the file says; GGUFError where it does not
         norm : str         name of the norm before the network
         by_token : bool    a table of the file says which experts a token has
         gated : bool       else experts have no gate, and squared ReLU in the place of `activation`
+        router : Weight or None    of early_router, where there was one
         bound, shared_bound : float    see MoeBlock
         """
         hp, blk = self.hparams, f"blk.{il}."
         E = hp.n_embd
-        router_shape = self.tensors.info(blk + "ffn_gate_inp.weight", (None, E)).shape
-        router = self.matrix(blk + "ffn_gate_inp.weight", router_shape[0], E)
+        is_early, router = router is not None, router or self._router(il)
         banks = layer_banks(self.file, il, n_embd=E, n_expert_used=hp.n_expert_used, n_ff_exp=n_ff_exp, gated=gated)
         if banks is None:
             raise GGUFError(f"{self.tensors.where(blk + 'ffn_down_exps.weight')}: missing; layer {il} has a router")
@@ -207,7 +223,6 @@ class Builder:
         if shared_gate:
             gate = self.matrix(blk + "ffn_gate_inp_shexp.weight", 1, E)
             self.normed(gate)
-        self.normed(router)
         select_bias = None
         for name in ("exp_probs_b.bias", "exp_probs_b"):  # hy_v3 leaves the ending out
             select_bias = select_bias or self.tensors.vector(blk + name, router.n_rows, optional=True)
@@ -224,13 +239,12 @@ class Builder:
             n_group=hp.n_expert_groups, n_group_used=hp.n_group_used,
             activation=activation if gated else "relu_sqr",
             shared=shared, shared_gate=gate, eps=hp.eps, residual_scale=residual_scale, bound=bound,
-            shared_bound=shared_bound, by_token=table,
+            shared_bound=shared_bound, by_token=table, router_is_early=is_early,
         )
         self.blocks.append(block)
         self.moe_blocks.append(block)
         bank = banks.tiers[0].up
         self.sizes.weights_per_token += (3 if gated else 2) * hp.n_expert_used * bank.n_rows * bank.n_cols
-        self.sizes.largest(n_expert=router.n_rows)
 
     def _tier(self, tier, expert_scales):
         gate, up, down = (self._bank(b, tier.n_expert, expert_scales) for b in (tier.gate, tier.up, tier.down))

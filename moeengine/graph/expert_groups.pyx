@@ -8,7 +8,7 @@ from moeengine.graph.block cimport (
     Linear, Pass, PASS_NAN_EXPERT, PASS_SUPPLY, cancelled, even_chunk, linear_chunk, pass_fail, row_chunk, x_chunk,
 )
 from moeengine.graph.expert_hints cimport guess_ahead
-from moeengine.graph.moe_state cimport DOWN, GATE, RELU_SQR, SWIGLU_CLAMP, SWIGLU_OAI, UP, Bank, MoeState, Tier
+from moeengine.graph.moe_state cimport DOWN, GATE, RELU, RELU_SQR, SWIGLU_CLAMP, SWIGLU_OAI, UP, Bank, MoeState, Tier
 from moeengine.kernels.mul_mat_id cimport (
     ExpertPlan, expert_bytes, expert_bytes_now, hooks_after, hooks_before, plan_build,
 )
@@ -148,6 +148,8 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
                 p.isa.swiglu_oai(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
             elif s.activation == SWIGLU_CLAMP:
                 p.isa.swiglu_clamp(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, s.bound, row + t * ld + u.r0)
+            elif s.activation == RELU:
+                p.isa.relu_mul(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
             else:
                 p.isa.silu_mul(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
     team_barrier(p.team)

@@ -17,10 +17,11 @@ cdef bint guess_experts(const MoeState *later, Pass *p) noexcept nogil:
     if later.by_token != NULL:
         token_experts(later, p.tokens[0], p.guess_ids)
         return True
-    p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm, later.eps, p.guess_norm)
-    if later.norm_bias != NULL:
-        p.isa.add(<size_t>later.n_embd, p.guess_norm, later.norm_bias, p.guess_norm)
-    p.isa.x[f].quantize_row(<size_t>later.n_embd, p.guess_norm, p.guess_xq)
+    if not later.router_is_early:
+        p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm, later.eps, p.guess_norm)
+        if later.norm_bias != NULL:
+            p.isa.add(<size_t>later.n_embd, p.guess_norm, later.norm_bias, p.guess_norm)
+    p.isa.x[f].quantize_row(<size_t>later.n_embd, p.x if later.router_is_early else p.guess_norm, p.guess_xq)
     while r < router.n_rows:
         linear_chunk(p.isa, router, r, min(r + ROW_CHUNK, router.n_rows), 1, p.guess_xq, 0,
                      p.guess_probs, <size_t>router.n_rows, NULL)

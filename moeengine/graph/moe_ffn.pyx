@@ -15,7 +15,7 @@ from moeengine.graph.expert_hints cimport drop_cold
 from moeengine.graph.expert_tiers cimport BankWeights, TierWeights, tier_init
 from moeengine.graph.ffn cimport dense_ffn, dense_ffn_init
 from moeengine.graph.moe_state cimport (
-    GATE, MAX_AHEAD, RELU_SQR, SILU, SWIGLU_CLAMP, SWIGLU_OAI, UP, MoeState, token_experts,
+    GATE, MAX_AHEAD, RELU, RELU_SQR, SILU, SWIGLU_CLAMP, SWIGLU_OAI, UP, MoeState, token_experts,
 )
 from moeengine.graph.router cimport route_token
 from moeengine.graph.weights cimport IdTable, Vector, Weight
@@ -30,7 +30,7 @@ from moeengine.supply.base import BankAt, LayerAt, TierAt
 # Pairs (token, slot) whose hidden rows are held at once; one expert alone may exceed it.
 GROUP_PAIRS = 256
 
-ACTIVATIONS = {"silu": SILU, "swiglu_oai": SWIGLU_OAI, "swiglu_clamp": SWIGLU_CLAMP, "relu_sqr": RELU_SQR}
+ACTIVATIONS = {"silu": SILU, "swiglu_oai": SWIGLU_OAI, "swiglu_clamp": SWIGLU_CLAMP, "relu": RELU, "relu_sqr": RELU_SQR}
 
 cdef enum:
     DROP_TOKENS = 8         # larger passes use most experts anyway
@@ -70,7 +70,9 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         stride[i] = moe_x_row_bytes(p.isa, s.router[i].type.x_format, <size_t>E)
     out[0] = p.route_probs
     out[1] = p.shared_gate
-    linear(p, s.router, s.n_router, x, stride, out, p.n_tokens)
+    i = 1 if s.router_is_early else 0
+    if i < s.n_router:
+        linear(p, s.router + i, s.n_router - i, x + i, stride + i, out + i, p.n_tokens)
     route_tokens(s, p)
     if ith == 0 and p.trace != NULL:
         memcpy(p.trace + s.i_moe * p.n_tokens * A, p.route_ids, <size_t>(p.n_tokens * A) * sizeof(int32_t))
@@ -109,9 +111,10 @@ cdef class MoeBlock(Block):
     shared : (gate, up, down) Weights or None; gate as for FfnBlock
     shared_gate : Weight (1, E) or None
     residual_scale : float        of what is added to x
-    activation : {"silu", "swiglu_oai", "swiglu_clamp", "relu_sqr"}    of the routed experts; the last of those without a gate
+    activation : {"silu", "swiglu_oai", "swiglu_clamp", "relu", "relu_sqr"}    of the routed experts; the last of those without a gate
     bound, shared_bound : float   of gate and up: of the routed experts with "swiglu_clamp"; of the shared one, 0 for none
     by_token : IdTable (V, A) or None    experts of each token, in the place of a choice
+    router_is_early : bool        its logits are in Pass.route_probs already
     """
     cdef readonly object tiers
     cdef readonly int il
@@ -120,7 +123,7 @@ cdef class MoeBlock(Block):
                  int n_expert_used, str gating="softmax", bint norm_topk=True, float weights_scale=1.0,
                  select_bias=None, int n_group=1, int n_group_used=1, shared=None, shared_gate=None,
                  float residual_scale=1.0, norm_bias=None, str activation="silu", float bound=0, float shared_bound=0,
-                 by_token=None, float eps):
+                 by_token=None, bint router_is_early=False, float eps):
         cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
         if s == NULL:
             raise MemoryError
@@ -135,7 +138,7 @@ cdef class MoeBlock(Block):
         if by_token is not None:
             s.by_token, s.by_token_stride = (<IdTable?>by_token).data, (<IdTable>by_token).n_cols
             s.route.ids_given = True
-        s.router[0], s.n_router = router.linear, 1
+        s.router[0], s.n_router, s.router_is_early = router.linear, 1, router_is_early
         s.formats = 1u << router.linear.type.x_format
         if shared_gate is not None:
             s.router[1], s.n_router = (<Weight?>shared_gate).linear, 2

@@ -19,6 +19,7 @@ cdef enum Activation:
     SILU                    # silu(gate) * up
     SWIGLU_OAI              # the clamped one of gpt-oss
     SWIGLU_CLAMP            # silu(gate) * up, both bounded
+    RELU                    # max(gate, 0) * up
     RELU_SQR                # max(up, 0)^2: the experts have no gate
 
 cdef struct Bank:
@@ -46,6 +47,7 @@ cdef struct MoeState:
     unsigned formats
     Linear router[2]        # router; gate of the shared expert
     int n_router
+    bint router_is_early    # its logits were made of the residual stream before attention; see early_router.pyx
     RouterConfig route
     int n_tiers
     Tier tiers[MAX_TIERS]
