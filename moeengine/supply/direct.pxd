@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from moeengine.kernels.mul_mat_id cimport ExpertPlan
 from moeengine.supply.base cimport ExpertSupply, NodeCounts, PhaseCounts
+from moeengine.supply.dense_ahead cimport DenseAhead
 from moeengine.supply.expert_table cimport ExpertTable, Table, TierState
 from moeengine.supply.readers cimport Readers, moe_reader_counts
 
@@ -14,17 +15,9 @@ cdef struct TierArg:
     Direct *d
     TierState *tier
 
-cdef struct DenseRange:
-    # Other weights that are left to the page cache, of one tensor.
-    const char *at
-    int64_t offset, n
-    int fd
-
 cdef struct Direct:
     Table *t
-    DenseRange *dense        # in the order in which passes come to them
-    int64_t *dense_from      # (n_tiers + 1): tier i announces dense[dense_from[i]] .. dense[dense_from[i + 1] - 1]
-    int64_t n_dense_announced
+    DenseAhead dense
     PhaseCounts *phases      # the supply's own
     NodeCounts *nodes        # the supply's own
     int phase                # of the pass at work

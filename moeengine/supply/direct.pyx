@@ -7,7 +7,7 @@ has room, it takes the most used experts of each layer.
 """
 cimport cython
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -16,8 +16,8 @@ import os
 from moeengine.errors import ConfigError, SupplyError
 
 from moeengine.kernels.mul_mat_id cimport ExpertHooks, ExpertPlan
-from moeengine.supply.advice cimport is_resident
 from moeengine.supply.base cimport DECODE, PREFILL, ExpertSupply, PhaseCounts, TierHooks, now_ns
+from moeengine.supply.dense_ahead cimport announce_dense, dense_ahead_free, dense_ahead_init
 from moeengine.supply.expert_table cimport (
     Expert, ExpertTable, Table, TierState, free_ring_slot, free_slot, is_broken, pin, place, reclaim_ring, shadow_use,
     slot_for, touch, vacate,
@@ -28,10 +28,6 @@ from moeengine.supply.readers cimport (
 )
 
 from moeengine.supply.expert_table import bytes_of_token, sizes_of
-
-cdef extern from "<fcntl.h>" nogil:
-    int posix_fadvise(int fd, long offset, long length, int advice)
-    int POSIX_FADV_WILLNEED
 
 cdef enum:
     DOWN = 2
@@ -84,8 +80,7 @@ cdef void direct_begin(void *arg, const ExpertPlan *plan, int64_t n_tokens, int3
         c.n_tokens += n_tokens
     c.n_passes += 1
     tier.plain = n_tokens < d.plain_below
-    if d.dense != NULL:
-        announce_dense(d, tier.i)
+    announce_dense(&d.dense, tier.i)
     if not tier.plain:
         for i in range(plan.n_used):
             e = expert_of(t, tier, plan.expert[i])
@@ -109,18 +104,6 @@ cdef void direct_begin(void *arg, const ExpertPlan *plan, int64_t n_tokens, int3
         else:
             fetch_missing(d, tier, plan, visit)
     c.upkeep_ns += now_ns() - start
-
-
-cdef void announce_dense(Direct *d, int64_t i) noexcept nogil:
-    """Has the other weights that come after tier i read ahead, where the page cache has lost them: exactly those,
-    while what the system reads ahead of itself around a fault would push out more than it brings."""
-    cdef int64_t k
-    cdef DenseRange *r
-    for k in range(d.dense_from[i], d.dense_from[i + 1]):
-        r = &d.dense[k]
-        if not is_resident(r.at, r.n):
-            d.n_dense_announced += 1
-            posix_fadvise(r.fd, r.offset, r.n, POSIX_FADV_WILLNEED)
 
 
 cdef void book(Direct *d, TierState *tier, Expert *e) noexcept nogil:
@@ -369,41 +352,12 @@ cdef class DirectSupply(ExpertSupply):
         if self.banks == NULL or self.tier_args == NULL:
             raise MemoryError
         if s["direct"] and self.d.plain_below == 0:
-            self._find_dense(model_at, sizes)
+            dense_ahead_init(&self.d.dense, model_at, [il for il, _, _ in sizes])
         for i in range(len(sizes)):
             self.tier_args[i].d, self.tier_args[i].tier = &self.d, &self.table.t.tiers[i]
             for b in range(3):
                 self.banks[3 * i + b].d = &self.d
                 self.banks[3 * i + b].tier, self.banks[3 * i + b].b = &self.table.t.tiers[i], b
-
-    def _find_dense(self, model_at, sizes):
-        """What each tier announces: weights of the layers from the next on, up to the one that announces itself."""
-        cdef int64_t i, n = sum(map(len, model_at.dense.values())), at = 0
-        if n == 0 or not sizes:
-            return
-        self.d.dense = <DenseRange *>calloc(n, sizeof(DenseRange))
-        self.d.dense_from = <int64_t *>calloc(len(sizes) + 1, sizeof(int64_t))
-        if self.d.dense == NULL or self.d.dense_from == NULL:
-            raise MemoryError
-        layers = [il for il, _, _ in sizes]
-        last = max(list(model_at.dense) + layers)
-        for i in range(len(sizes)):
-            self.d.dense_from[i] = at
-            if i + 1 < len(sizes):
-                wanted = list(range(layers[i] + 1, layers[i + 1] + 1))
-            else:        # the head, and the next pass's first layers
-                wanted = list(range(layers[i] + 1, last + 1)) + [-1] + list(range(layers[0] + 1))
-            for il in wanted:
-                for shard, offset, n_bytes in model_at.dense.get(il, ()):
-                    self.d.dense[at].at = <const char *><uintptr_t>(model_at.maps[shard].address + offset)
-                    self.d.dense[at].offset, self.d.dense[at].n = offset, n_bytes
-                    self.d.dense[at].fd = model_at.maps[shard].fd
-                    at += 1
-        self.d.dense_from[len(sizes)] = at
-        for mapped in model_at.maps:
-            mapped.advise(0, mapped.size, "random")
-        for i in range(len(sizes)):
-            announce_dense(&self.d, i)
 
     cdef int hooks(self, int64_t i_moe, int64_t i_tier, TierHooks *tier, ExpertHooks *banks) except -1:
         cdef int64_t i = sum(len(layer.tiers) for layer in self.layers[:i_moe]) + i_tier
@@ -433,8 +387,7 @@ cdef class DirectSupply(ExpertSupply):
 
     def mapping_released(self):
         cdef int64_t i
-        free(self.d.dense)
-        self.d.dense = NULL
+        dense_ahead_free(&self.d.dense)
         for i in range(self.d.t.n_tiers):
             memset(self.d.t.tiers[i].base, 0, sizeof(self.d.t.tiers[i].base))
         self.readers.reopen()
@@ -505,7 +458,7 @@ cdef class DirectSupply(ExpertSupply):
             "io_threads": self.readers.n_readers, "cache_policy": self.settings["policy"],
             "cache_slots": t.n_cache_slots, "cache_used": t.residents(), "ring_slots": t.t.n_ring,
             "slab_bytes": t.n_bytes, "n_evicted": t.t.n_evicted,
-            "n_dense_announced": self.d.n_dense_announced,
+            "n_dense_announced": self.d.dense.n_announced,
             "n_evicted_by_rarity": t.departures(), "n_predicted": self.d.n_hints,
             "n_predicted_used": self.d.n_hints_used, "n_predictions_withheld": self.d.n_hints_withheld,
             **{f"reader_{k}": v for k, v in self.readers.counts().items()},
@@ -519,7 +472,6 @@ cdef class DirectSupply(ExpertSupply):
 
     def __dealloc__(self):
         self.close()
-        free(self.d.dense)
-        free(self.d.dense_from)
+        dense_ahead_free(&self.d.dense)
         free(self.banks)
         free(self.tier_args)
