@@ -35,7 +35,7 @@ DIRECTIVES = {
 }
 C_SOURCES = {  # extension -> C files linked into it (each file into one extension only)
     "moeengine.kernels.table": sorted(str(p) for p in CSRC.glob("isa_*.c"))
-    + [str(CSRC / "amx_unpack.c"), str(CSRC / "cpu.c")],
+    + [str(CSRC / name) for name in ("amx_unpack.c", "cpu.c", "gelu_table.c")],
     "moeengine.kernels.threads": [str(CSRC / "team.c")],
     "moeengine.loader.mapped_file": ["moeengine/loader/csrc/bus_guard.c"],
     "moeengine.supply.readers": ["moeengine/supply/csrc/reader_pool.c"],
@@ -60,10 +60,12 @@ def extensions():
 
 def generate_tables():
     from generate_codes import write_codes
+    from generate_gelu import write_gelu
     from generate_grids import write_grids
 
     write_grids(CSRC / "generated" / "grids.h")
     write_codes(CSRC / "generated" / "codes.h")
+    write_gelu(CSRC / "generated" / "gelu.h")
 
 
 generate_tables()

@@ -265,6 +265,33 @@ def _gpt_oss(**metadata):
     }, (layer,) * 3)  # fmt: skip
 
 
+def _gemma4(dense=False, **metadata):
+    """Windows in every second layer; the last one has no matrix of values. Norms after a block are small: stock rounds gates
+    and their GELU to F16, where a last bit of a sum shows as 5e-4 of a hidden value, and these norms say how much of the stream
+    that is. So do the norms of queries, as attention has no other scale."""
+    rows, flags = [], [True, False, True, False]
+    for il, windowed in enumerate(flags):
+        d, k = (D // 2, K) if windowed else (D, 1)
+        heads = [(*row[:2], "query norm") if row[0] == "attn_q_norm.weight" else row for row in attention(norms="head", n_head_kv=k, d=d)]
+        layer = [row for row in heads if il < 3 or row[0] != "attn_v.weight"] + [*norm(), *gated(G)]
+        layer += [(f"{name}.weight", (E,), "small norm") for name in ("post_attention_norm", "post_ffw_norm")]
+        if il:
+            layer.append(("layer_output_scale.weight", (1,), "norm"))
+        if not dense:
+            layer += [("ffn_gate_inp.weight", (X, E), "matrix"), ("ffn_gate_inp.scale", (E,), "strong"),
+                      ("ffn_gate_up_exps.weight", (X, 2 * F, E), "matrix"), ("ffn_down_exps.weight", (X, E, F), "matrix"),
+                      ("ffn_down_exps.scale", (X,), "norm")]  # fmt: skip
+            layer += [row for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2") for row in norm(name)]
+        rows.append(tuple(layer))
+    return ArchModel("gemma4", {
+        "attention.head_count_kv": [K, 1, K, 1], "attention.key_length_swa": D // 2, "attention.value_length_swa": D // 2,
+        "attention.sliding_window": 40, "attention.sliding_window_pattern": flags, "attention.shared_kv_layers": 0,
+        "embedding_length_per_layer_input": 0, "rope.dimension_count_swa": D // 2, "rope.freq_base": 1000000.0,
+        "rope.freq_base_swa": 10000.0, "final_logit_softcapping": 5.0, **metadata,
+        **({"expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None} if dense else {}),
+    }, tuple(rows), (("rope_freqs.weight", (D // 2,), "proportional"),), tied=True, in_any_order=dense)  # fmt: skip
+
+
 def _exaone():
     head = (*attention(norms="head"), *norm())
     dense, moe = (*head, *gated(G)), (*head, *experts(shared=F, select_bias=True))
@@ -389,6 +416,7 @@ ARCH_MODELS = {
     "gpt-oss": _gpt_oss(),
     "gpt-oss-two-bases": _gpt_oss(**{"rope.freq_base_swa": 500.0}),
     "exaone-moe": _exaone(),
+    "gemma4": _gemma4(),
     "qwen35moe": _hybrid("qwen35moe", 8, n_nextn=1, dim=128),
     "qwen3next": _hybrid("qwen3next", 4, dim=48, n_head_v=6, n_taps=3),
     "granitemoe": _granite(shared=0),
@@ -437,6 +465,7 @@ DENSE_MODELS = {
     "lfm2": _lfm("lfm2", **dict.fromkeys(["expert_count", "expert_used_count", "expert_feed_forward_length"])),
     "lfm2-window": _lfm("lfm2", **dict.fromkeys(["expert_count", "expert_used_count", "expert_feed_forward_length"]),
                         **{"attention.sliding_window": 40}),
+    "gemma4-dense": _gemma4(dense=True),
 }  # fmt: skip
 
 
@@ -465,7 +494,9 @@ def _values(rng, shape, kind, quant):
         return hybrid.decay(rng, shape), QType.F32
     if kind == "table":  # experts of a token, each once
         return np.argsort(rng.random((shape[0], X)))[:, : shape[1]].astype(np.int32), QType.I32
-    mean, std = {"norm": (1, 0.2), "sink": (0, 1), "mix": (0, 1 / 16), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4), "conv": (0, 0.5)}[kind]
+    if kind == "proportional":  # the first quarter of the pairs is rotated
+        return np.where(np.arange(shape[0]) < shape[0] // 4, 1, 1e30).astype(np.float32), QType.F32
+    mean, std = {"norm": (1, 0.2), "query norm": (0.15, 0.03), "small norm": (0.3, 0.05), "sink": (0, 1), "mix": (0, 1 / 16), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4), "conv": (0, 0.5)}[kind]
     return (mean + std * rng.standard_normal(shape)).astype(np.float32), QType.F32
 
 

@@ -1,29 +1,39 @@
 from libc.stdint cimport int64_t
 
-from moeengine.graph.block cimport Linear, Pass
+from moeengine.graph.block cimport Linear, Pass, Residual
 
 cdef enum:
     Q_ROWS = 128        # query rows (token x head) of one unit of work
     SPLIT_TOKENS = 4    # up to so many tokens the keys are split over the team
 
+cdef enum AttentionGate:
+    GATE_NONE
+    GATE_IN_Q           # every head of q has a gate for each value of its result behind it
+    GATE_VALUES         # a matrix of its own, a gate a value of the result
+    GATE_HEADS          # a matrix of its own, a gate a head
+
 cdef struct Attention:
     int64_t n_embd, n_head, n_head_kv, head_dim_k, head_dim_v, n_rot
     int64_t rope_at             # floats a token in the tables of angles before this layer's
     int neox
-    float eps, scale, residual_scale
+    float eps, scale
+    Residual residual
     float q_scale               # of the queries, before the scores are taken
     const float *attn_norm      # (E,)
     const float *norm_bias      # (E,) or NULL
-    Linear qkv[3]
+    Linear qkv[4]               # queries, keys, values unless they are the keys', a gate of its own
+    int n_qkv
     Linear wo
     const float *q_norm         # per head (Dk,), whole row (H*Dk,) or NULL
     const float *k_norm
     int norm_whole_row
     int norm_after_rope
+    bint norm_values            # values are normed a head, without a weight
+    bint values_are_keys        # there is no matrix of values: they are what the one of keys gives
     int64_t window              # a query sees so many keys, its own included; 0: all before it
     const float *sinks          # (H,) or NULL
     int64_t kv_offset           # of this layer in the cache, in elements per position
     unsigned formats            # activation formats that q, k and v need
-    bint with_gate              # q has a gate of the result behind every head
+    AttentionGate gate
 
 cdef void attend_heads(const Attention *a, Pass *p, int ith) noexcept nogil

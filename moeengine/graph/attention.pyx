@@ -9,15 +9,18 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from moeengine.graph.block cimport (
-    Block, Linear, Pass, add_residual, biased_norm_rows, cancelled, linear, quantize_rows,
+    Block, Linear, Pass, Residual, add_residual, biased_norm_rows, cancelled, linear, quantize_rows, residual_init,
 )
-from moeengine.graph.weights cimport Vector, Weight
+from moeengine.graph.weights cimport Vector, Weight, values_of
 from moeengine.kernels.table cimport (
     MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
 )
 from moeengine.kernels.threads cimport team_barrier, team_claim
 
 from moeengine.errors import UnsupportedError
+
+cdef extern from "math.h" nogil:
+    float expf(float)
 
 cdef enum AttendPart:
     ATTEND_ALL
@@ -58,6 +61,8 @@ cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0,
     """Head norms and rope for one KV head and its query heads, tokens t0 <= t < t1; fills the cache."""
     cdef int64_t t, h, group = a.n_head // a.n_head_kv, pos = p.n_past + t0
     cdef float *q
+    cdef float *k
+    cdef float *v
     cdef uint16_t *k_cache
     cdef uint16_t *v_cache
     cdef uint16_t *at
@@ -69,9 +74,15 @@ cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0,
             if a.q_scale != 1:
                 p.isa.scale(<size_t>a.head_dim_k, a.q_scale, q, q)
             q += a.head_dim_k
-        finish_head(a, p, t, a.k_norm, p.k + (t * a.n_head_kv + head_kv) * a.head_dim_k)
+        k = p.k + (t * a.n_head_kv + head_kv) * a.head_dim_k
+        v = p.v + (t * a.n_head_kv + head_kv) * a.head_dim_v
+        if a.values_are_keys:
+            memcpy(v, k, <size_t>a.head_dim_v * sizeof(float))
+        if a.norm_values:
+            p.isa.rms_norm(<size_t>a.head_dim_v, v, NULL, a.eps, v)
+        finish_head(a, p, t, a.k_norm, k)
         at = v_cache + (p.n_past + t) // MOE_KV_TILE * p.kv_tile_stride + (p.n_past + t) % MOE_KV_TILE * a.head_dim_v
-        p.isa.f32_to_f16(<size_t>a.head_dim_v, p.v + (t * a.n_head_kv + head_kv) * a.head_dim_v, at)
+        p.isa.f32_to_f16(<size_t>a.head_dim_v, v, at)
     p.isa.k_store(<size_t>(t1 - t0), <size_t>a.head_dim_k, <size_t>pos,
                   p.k + (t0 * a.n_head_kv + head_kv) * a.head_dim_k, <size_t>(a.n_head_kv * a.head_dim_k),
                   k_cache, <size_t>p.kv_tile_stride)
@@ -224,59 +235,65 @@ cdef void apply_gates(const Attention *a, Pass *p) noexcept nogil:
         t = team_claim(p.team, p.n_tokens)
         if t < 0:
             break
+        y = p.attn + t * H * D
+        if a.gate == GATE_VALUES:
+            p.isa.sigmoid_mul(<size_t>(H * D), p.wide + t * H * D, y, y)
+            continue
         for h in range(H):
-            y = p.attn + (t * H + h) * D
-            p.isa.sigmoid_mul(<size_t>D, p.wide + ((t * H + h) * 2 + 1) * D, y, y)
+            if a.gate == GATE_HEADS:
+                p.isa.scale(<size_t>D, <float>1 / (<float>1 + expf(-p.wide[t * H + h])), y + h * D, y + h * D)
+            else:
+                p.isa.sigmoid_mul(<size_t>D, p.wide + ((t * H + h) * 2 + 1) * D, y + h * D, y + h * D)
     team_barrier(p.team)
 
 
 cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const Attention *a = <const Attention *>state
     cdef int64_t T = p.n_tokens
-    cdef const uint8_t *x[3]
-    cdef size_t x_stride[3]
-    cdef float *out[3]
-    cdef const uint8_t *xo[1]
-    cdef float *oo[1]
-    cdef size_t so[1]
+    cdef const uint8_t *x[4]
+    cdef size_t x_stride[4]
+    cdef float *out[4]
     cdef int i, f
     biased_norm_rows(p, a.attn_norm, a.norm_bias, a.eps, a.formats, a.n_embd)
-    for i in range(3):
+    for i in range(a.n_qkv):
         f = a.qkv[i].type.x_format
         x[i] = p.xq[f]
         x_stride[i] = moe_x_row_bytes(p.isa, f, <size_t>a.n_embd)
-    out[0] = p.wide if a.with_gate else p.q
+    out[0] = p.wide if a.gate == GATE_IN_Q else p.q
     out[1] = p.k
-    out[2] = p.v
-    linear(p, a.qkv, 3, x, x_stride, out, T)
-    if a.with_gate:
+    out[2] = p.wide if a.values_are_keys else p.v
+    out[3] = p.wide
+    linear(p, a.qkv, a.n_qkv, x, x_stride, out, T)
+    if a.gate == GATE_IN_Q:
         part_gates(a, p)
 
     if a.norm_whole_row:
         norm_whole_rows(a, p)
     attend_heads(a, p, ith)
-    if a.with_gate:
+    if a.gate != GATE_NONE:
         apply_gates(a, p)
 
     f = a.wo.type.x_format
     quantize_rows(p, p.attn, T, a.n_head * a.head_dim_v, <size_t>(a.n_head * a.head_dim_v), f, p.aq)
-    xo[0] = p.aq
-    so[0] = moe_x_row_bytes(p.isa, f, <size_t>(a.n_head * a.head_dim_v))
-    oo[0] = p.out
-    linear(p, &a.wo, 1, xo, so, oo, T)
-    add_residual(p, a.n_embd, a.residual_scale)
+    x[0] = p.aq
+    x_stride[0] = moe_x_row_bytes(p.isa, f, <size_t>(a.n_head * a.head_dim_v))
+    out[0] = p.out
+    linear(p, &a.wo, 1, x, x_stride, out, T)
+    add_residual(p, a.n_embd, &a.residual)
 
 
 cdef class AttentionBlock(Block):
-    """x += residual_scale * wo(attention(norm(x))).
+    """x += residual_scale * post_norm(wo(attention(norm(x)))).
 
     Parameters
     ----------
     attn_norm : Vector (E,)
     norm_bias : Vector (E,) or None
-    q, k, v, o : Weight            (H*Dk, E), (K*Dk, E), (K*Dv, E), (E, H*Dv)
+    q, k, o : Weight               (H*Dk, E), (K*Dk, E), (E, H*Dv)
+    v : Weight (K*Dv, E) or None   None: values are what k gives, before its norm; Dv is Dk
     q_norm, k_norm : Vector or None    per head (Dk,) or, with norm_whole_row, (H*Dk,) and (K*Dk,)
     norm_after_rope : bool         head norms come after the rotation, not before
+    norm_values : bool             values are normed a head, without a weight
     n_rot : int                    rotated values of a head
     rope_at : int                  n_rot of all tables of angles before this layer's, see EmbedBlock
     neox : bool                    rope pairs i with i + n_rot/2; else 2i with 2i+1
@@ -287,13 +304,15 @@ cdef class AttentionBlock(Block):
     sinks : Vector (H,) or None    a logit a head that takes part in the softmax without a value
     with_gate : bool               q is (H * 2 * Dk, E): a gate, whose sigmoid the result is multiplied with, follows every
                                    head; Dv is Dk
+    gate : Weight or None          (H*Dv, E) or (H, E): gates of their own, one a value or one a head
+    post_norm : Vector (E,) or None
     """
 
-    def __init__(self, *, Vector attn_norm, Weight q, Weight k, Weight v, Weight o, q_norm, k_norm,
+    def __init__(self, *, Vector attn_norm, Weight q, Weight k, v, Weight o, q_norm, k_norm,
                  bint norm_whole_row, int n_head, int n_head_kv, int head_dim_k, int head_dim_v,
                  int n_rot, bint neox, float eps, float scale, int64_t kv_offset, bint norm_after_rope=False,
                  norm_bias=None, float q_scale=1.0, float residual_scale=1.0, int64_t window=0, sinks=None,
-                 bint with_gate=False, int rope_at=0):
+                 bint with_gate=False, gate=None, int rope_at=0, bint norm_values=False, post_norm=None):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
         cdef Attention *a = <Attention *>calloc(1, sizeof(Attention))
@@ -301,21 +320,24 @@ cdef class AttentionBlock(Block):
             raise MemoryError
         self.state = a
         self.run = attention_run
-        self.keep = [attn_norm, norm_bias, q, k, v, o, q_norm, k_norm, sinks]
+        self.keep = [attn_norm, norm_bias, q, k, v, o, q_norm, k_norm, sinks, gate, post_norm]
         a.n_embd, a.n_head, a.n_head_kv = q.linear.n_in, n_head, n_head_kv
         a.head_dim_k, a.head_dim_v, a.n_rot, a.neox = head_dim_k, head_dim_v, n_rot, neox
-        a.eps, a.scale, a.kv_offset, a.residual_scale = eps, scale, kv_offset, residual_scale
-        a.attn_norm, a.q_scale = attn_norm.data, q_scale
-        a.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
-        a.qkv[0], a.qkv[1], a.qkv[2], a.wo = q.linear, k.linear, v.linear, o.linear
-        a.q_norm = (<Vector?>q_norm).data if q_norm is not None else NULL
-        a.k_norm = (<Vector?>k_norm).data if k_norm is not None else NULL
+        a.eps, a.scale, a.q_scale, a.kv_offset, a.rope_at = eps, scale, q_scale, kv_offset, rope_at
+        residual_init(&a.residual, residual_scale, post_norm, eps, 1)
+        a.attn_norm, a.norm_bias, a.wo = attn_norm.data, values_of(norm_bias), o.linear
+        for weight in (q, k, v, gate):
+            if weight is not None:
+                a.qkv[a.n_qkv] = (<Weight?>weight).linear
+                a.formats |= 1u << a.qkv[a.n_qkv].type.x_format
+                a.n_qkv += 1
+        a.values_are_keys, a.norm_values = v is None, norm_values
+        a.q_norm, a.k_norm = values_of(q_norm), values_of(k_norm)
         a.norm_whole_row, a.norm_after_rope = norm_whole_row, norm_after_rope
-        a.with_gate, a.rope_at = with_gate, rope_at
-        a.window, a.sinks = window, (<Vector?>sinks).data if sinks is not None else NULL
-        a.formats = 0
-        for i in range(3):
-            a.formats |= 1u << a.qkv[i].type.x_format
+        a.gate = GATE_IN_Q if with_gate else GATE_NONE
+        if gate is not None:
+            a.gate = GATE_HEADS if gate.n_rows == n_head else GATE_VALUES
+        a.window, a.sinks = window, values_of(sinks)
 
     def __dealloc__(self):
         free(self.state)

@@ -95,6 +95,13 @@ cdef struct Linear:
     float scale
     bint bias_first
 
+cdef struct Residual:
+    # How a block's result joins the stream: x = after * (x + scale * norm(out))
+    float scale
+    float after
+    const float *norm          # (E,) or NULL
+    float eps
+
 cdef class Block:
     """One step of the forward pass. Holds pointers resolved at load; `run` is called by every thread."""
     cdef block_fn run
@@ -114,8 +121,9 @@ cdef void biased_norm_rows(Pass *p, const float *w, const float *bias, float eps
                            int64_t n_embd) noexcept nogil
 cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t x_stride,
                         int x_format, uint8_t *out) noexcept nogil
-cdef void add_residual(Pass *p, int64_t n_embd, float scale) noexcept nogil
-cdef void residual_row(Pass *p, int64_t t, int64_t n_embd, float scale) noexcept nogil
+cdef void add_residual(Pass *p, int64_t n_embd, const Residual *r) noexcept nogil
+cdef void residual_row(Pass *p, int64_t t, int64_t n_embd, const Residual *r) noexcept nogil
+cdef int residual_init(Residual *r, float scale, norm, float eps, float after) except -1
 cdef void pass_fail(Pass *p, int error, int layer, int expert) noexcept nogil
 cdef inline bint cancelled(const Pass *p) noexcept nogil:
     return (<const volatile int *>p.cancel)[0] != 0

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.string cimport memcpy
 
+from moeengine.graph.weights cimport values_of
 from moeengine.kernels.table cimport (
     MOE_X_F32, moe_isa, moe_mul, moe_type, moe_x_row_bytes,
 )
@@ -160,22 +161,36 @@ cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t 
     team_barrier(p.team)
 
 
-cdef void residual_row(Pass *p, int64_t t, int64_t n_embd, float scale) noexcept nogil:
-    """p.x += scale * p.out for token t. Overwrites p.out where scale is not 1."""
-    if scale != 1:
-        p.isa.scale(<size_t>n_embd, scale, p.out + t * n_embd, p.out + t * n_embd)
-    p.isa.add(<size_t>n_embd, p.x + t * n_embd, p.out + t * n_embd, p.x + t * n_embd)
+cdef void residual_row(Pass *p, int64_t t, int64_t n_embd, const Residual *r) noexcept nogil:
+    """p.out of token t joins p.x; r NULL: is added to it. Overwrites p.out where it is normed or scaled before."""
+    cdef float *x = p.x + t * n_embd
+    cdef float *out = p.out + t * n_embd
+    if r == NULL:
+        p.isa.add(<size_t>n_embd, x, out, x)
+        return
+    if r.norm != NULL:
+        p.isa.rms_norm(<size_t>n_embd, out, r.norm, r.eps, out)
+    if r.scale != 1:
+        p.isa.scale(<size_t>n_embd, r.scale, out, out)
+    p.isa.add(<size_t>n_embd, x, out, x)
+    if r.after != 1:
+        p.isa.scale(<size_t>n_embd, r.after, x, x)
 
 
-cdef void add_residual(Pass *p, int64_t n_embd, float scale) noexcept nogil:
+cdef void add_residual(Pass *p, int64_t n_embd, const Residual *r) noexcept nogil:
     """residual_row for all tokens, the end of a block. Ends with a barrier."""
     cdef int64_t t
     while True:
         t = team_claim(p.team, p.n_tokens)
         if t < 0:
             break
-        residual_row(p, t, n_embd, scale)
+        residual_row(p, t, n_embd, r)
     team_barrier(p.team)
+
+
+cdef int residual_init(Residual *r, float scale, norm, float eps, float after) except -1:
+    r.scale, r.after, r.eps, r.norm = scale, after, eps, values_of(norm)
+    return 0
 
 
 cdef void pass_fail(Pass *p, int error, int layer, int expert) noexcept nogil:

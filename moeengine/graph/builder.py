@@ -94,8 +94,8 @@ class Builder:
         """Keys that a query sees in each layer, 0 for all: list of int.
 
         `attention.sliding_window` keys in the layers that `attention.sliding_window_pattern` names: a flag a layer, or
-        a number: all but the last of so many layers, 0 for all of them. every : the number where the file has none.
-        dense_first : all but the first of so many, instead
+        a number: all but the last of so many layers, 0 for all of them. every : the number where the file has none, or
+        None: it must have flags. dense_first : all but the first of so many, instead
         """
         file, n_layer, key = self.file, self.hparams.n_layer, f"{self.hparams.arch}.attention.sliding_window"
         window = file.get_int(key, lo=1, hi=MAX_WINDOW)
@@ -104,22 +104,36 @@ class Builder:
             if flags.dtype.kind not in "biu" or len(flags) < n_layer:
                 file.refuse(f"{key}_pattern", flags, f"{n_layer} flags, one a layer")
         else:
+            if every is None:
+                file.get_array(f"{key}_pattern")
             every = file.get_int(f"{key}_pattern", every, lo=0)
             dense = 0 if dense_first else every - 1
             flags = [every == 0 or il % every != dense for il in range(n_layer)]
         return [window if flag else 0 for flag in flags[:n_layer]]
 
-    def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale_queries=False,
-                  window=0, sinks=False, with_rope=True, with_gate=False):
-        """Self-attention. head_norm: None, "head" (one weight a head value) or "row" (over all heads); scale_queries: the
-        queries are scaled, not the scores; window: keys a query sees, 0 for all; sinks: a logit a head takes part in the
-        softmax; with_gate: every head of q has a gate of its result behind it."""
+    def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale=None, scale_queries=False,
+                  window=0, sinks=False, with_rope=True, with_gate=False, gate=None, head_dim=None, optional_values=False,
+                  norm_values=False, post_norm=None):
+        """Self-attention.
+
+        head_norm : None, "head" (one weight a head value) or "row" (over all heads)
+        scale : float                   of the scores; None: `attention.scale`, or 1 / sqrt(Dk)
+        scale_queries : bool            the queries are scaled, not the scores
+        window : int                    keys a query sees, 0 for all
+        sinks : bool                    a logit a head takes part in the softmax
+        with_gate : bool                every head of q has a gate of its result behind it
+        gate : None, "values" or "heads"    `attn_gate` has a gate for each value of the result, or each head
+        head_dim : (Dk, Dv)             None: those of the metadata
+        optional_values : bool          where the file has no `attn_v`, values are what `attn_k` gives
+        norm_values, post_norm          see AttentionBlock; post_norm: name of the norm
+        """
         hp, blk = self.hparams, f"blk.{il}."
-        E, H, K, Dk, Dv = hp.n_embd, hp.n_head[il], hp.n_head_kv[il], hp.head_dim_k, hp.head_dim_v
+        E, H, K = hp.n_embd, hp.n_head[il], hp.n_head_kv[il]
+        Dk, Dv = head_dim or (hp.head_dim_k, hp.head_dim_v)
         n_q = H * Dk * (2 if with_gate else 1)
         if not K:
             self.file.refuse(f"{hp.arch}.attention.head_count_kv", 0, f"1 or more: layer {il} is attention")
-        if with_gate and Dk != Dv:
+        if (with_gate or optional_values) and Dk != Dv:
             raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.attention.value_length: found {Dv}, expected {Dk} as "
                             f"{hp.arch}.attention.key_length")
         if self.tensors.has(blk + "attn_qkv.weight"):
@@ -128,27 +142,29 @@ class Builder:
         else:
             q = self.matrix(blk + "attn_q.weight", n_q, E)
             k = self.matrix(blk + "attn_k.weight", K * Dk, E)
-            v = self.matrix(blk + "attn_v.weight", K * Dv, E)
+            v = self.matrix(blk + "attn_v.weight", K * Dv, E, optional=optional_values)
+        gates = self.matrix(blk + "attn_gate.weight", {"values": H * Dv, "heads": H}[gate], E) if gate else None
         o = self.matrix(blk + "attn_output.weight", E, H * Dv)
         width = {None: None, "head": (Dk, Dk), "row": (H * Dk, K * Dk)}[head_norm]
-        scale = self.file.get_float(f"{hp.arch}.attention.scale", 0.0) or 1.0 / math.sqrt(Dk)
+        scale = scale or self.file.get_float(f"{hp.arch}.attention.scale", 0.0) or 1.0 / math.sqrt(Dk)
         ropes = self.ropes if with_rope else []
         n_rot = ropes[-1 if window else 0].n_rot if ropes else 0
         self.blocks.append(AttentionBlock(
             attn_norm=self.tensors.vector(blk + "attn_norm.weight", E),
-            norm_bias=self.tensors.vector(blk + "attn_norm.bias", E, optional=True), q=q, k=k, v=v, o=o,
+            norm_bias=self.tensors.vector(blk + "attn_norm.bias", E, optional=True), q=q, k=k, v=v, o=o, gate=gates,
             q_norm=self.tensors.vector(blk + "attn_q_norm.weight", width[0]) if width else None,
             k_norm=self.tensors.vector(blk + "attn_k_norm.weight", width[1]) if width else None,
             norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
-            n_rot=n_rot, rope_at=sum(rope.n_rot for rope in ropes[:-1]) if window else 0, neox=neox, eps=hp.eps, scale=1.0 if scale_queries else scale,
-            q_scale=scale if scale_queries else 1.0, kv_offset=self.sizes.kv_elements,
-            norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
+            n_rot=n_rot, rope_at=sum(rope.n_rot for rope in ropes[:-1]) if window else 0, neox=neox, eps=hp.eps,
+            scale=1.0 if scale_queries else scale, q_scale=scale if scale_queries else 1.0,
+            kv_offset=self.sizes.kv_elements, norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
             sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,
-            with_gate=with_gate,
+            with_gate=with_gate, norm_values=norm_values,
+            post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None,
         ))
-        self.normed(q, k, v)
+        self.normed(*(weight for weight in (q, k, v, gates) if weight is not None))
         self.sizes.largest(n_head=H, n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
-        self.sizes.largest(n_wide=n_q if with_gate else 0)
+        self.sizes.largest(n_wide=n_q if with_gate else gates.n_rows if gates else 0)
         self.sizes.attn_rows.add((o.x_format, H * Dv))
         self.sizes.kv_elements += K * (Dk + Dv)
         self.sizes.kv_layers.append((K, Dk, Dv))
@@ -166,16 +182,21 @@ class Builder:
         self.sizes.ff_rows.add((down.x_format, n_ff))
         return gate, up, down
 
-    def ffn(self, il, *, norm="ffn_norm", residual_scale=1.0, gated=True):
-        """Dense gated feed-forward network with SiLU, or without a gate and with squared ReLU. norm: name of the norm before it."""
+    def ffn(self, il, *, norm="ffn_norm", residual_scale=1.0, post_norm=None, after=1.0, activation="silu", bound=0.0,
+            gated=True):
+        """Dense gated feed-forward network, or without a gate and with squared ReLU. norm, post_norm: names of the norms
+        before and after it; the rest: see FfnBlock."""
         hp, blk = self.hparams, f"blk.{il}."
         gate, up, down = self._dense(blk, "", hp.n_ff[il], gated=gated)
         self.blocks.append(FfnBlock(ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", hp.n_embd),
-                                    gate=gate, up=up, down=down, eps=hp.eps, residual_scale=residual_scale))
+                                    gate=gate, up=up, down=down, eps=hp.eps, residual_scale=residual_scale,
+                                    activation=activation if gated else "relu_sqr", bound=bound, after=after,
+                                    post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", hp.n_embd) if post_norm else None))
 
-    def _router(self, il):
+    def _router(self, il, with_scale=True):
         name = f"blk.{il}.ffn_gate_inp.weight"
-        router = self.matrix(name, self.tensors.info(name, (None, self.hparams.n_embd)).shape[0], self.hparams.n_embd)
+        router = self.matrix(name, self.tensors.info(name, (None, self.hparams.n_embd)).shape[0], self.hparams.n_embd,
+                             with_scale=with_scale)
         self.normed(router)
         self.sizes.largest(n_expert=router.n_rows)
         return router
@@ -187,20 +208,23 @@ class Builder:
         return router
 
     def moe(self, il, *, norm_topk, gating="softmax", expert_scales=True, n_ff_exp=None, n_ff_shexp=0,
-            shared_scales=True, shared_gate=False, norm="ffn_norm", residual_scale=1.0, activation="silu", bound=0.0,
-            shared_bound=0.0, by_token=False, gated=True, router=None):
+            shared_scales=True, shared_gate=False, shared="_shexp", norm="ffn_norm", by_token=False, gated=True, router=None,
+            router_norm=None, post_norm=None, weights_scale=None, activation="silu", shared_activation="silu", **options):
         """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0.
 
         gating : None      what the file says; GGUFError where it does not
-        norm : str         name of the norm before the network
+        shared : str       ending of the names of the shared expert's matrices
+        norm, post_norm : str    names of the norms before and after the network
+        router_norm : Vector or None    see MoeBlock; the router's `.scale` is part of it
         by_token : bool    a table of the file says which experts a token has
-        gated : bool       else experts have no gate, and squared ReLU in the place of `activation`
+        gated : bool       else experts have no gate, and squared ReLU in the place of an activation
         router : Weight or None    of early_router, where there was one
-        bound, shared_bound : float    see MoeBlock
+        weights_scale : float or None    None: what the file says
+        options :          see MoeBlock
         """
         hp, blk = self.hparams, f"blk.{il}."
         E = hp.n_embd
-        is_early, router = router is not None, router or self._router(il)
+        is_early, router = router is not None, router or self._router(il, with_scale=True if router_norm is None else None)
         banks = layer_banks(self.file, il, n_embd=E, n_expert_used=hp.n_expert_used, n_ff_exp=n_ff_exp, gated=gated)
         if banks is None:
             raise GGUFError(f"{self.tensors.where(blk + 'ffn_down_exps.weight')}: missing; layer {il} has a router")
@@ -217,9 +241,8 @@ class Builder:
             raise GGUFError(f"{self.file.files[0].path}: key {key}: layer {il}: {wrong[1]}")
         self.banks.append(banks)
         tiers = [self._tier(t, expert_scales) for t in banks.tiers]
-        shared = gate = None
-        if n_ff_shexp:
-            shared = self._dense(blk, "_shexp", n_ff_shexp, with_scale=shared_scales, gated=gated)
+        gate = None
+        shared = self._dense(blk, shared, n_ff_shexp, with_scale=shared_scales, gated=gated) if n_ff_shexp else None
         if shared_gate:
             gate = self.matrix(blk + "ffn_gate_inp_shexp.weight", 1, E)
             self.normed(gate)
@@ -234,12 +257,12 @@ class Builder:
             ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", E),
             norm_bias=self.tensors.vector(f"{blk}{norm}.bias", E, optional=True), router=router, tiers=tiers,
             n_expert_used=hp.n_expert_used, gating=gating, norm_topk=norm_topk,
-            weights_scale=hp.expert_weights_scale,
+            weights_scale=weights_scale or hp.expert_weights_scale,
             select_bias=select_bias,
-            n_group=hp.n_expert_groups, n_group_used=hp.n_group_used,
-            activation=activation if gated else "relu_sqr",
-            shared=shared, shared_gate=gate, eps=hp.eps, residual_scale=residual_scale, bound=bound,
-            shared_bound=shared_bound, by_token=table, router_is_early=is_early,
+            n_group=hp.n_expert_groups, n_group_used=hp.n_group_used, shared=shared, shared_gate=gate, eps=hp.eps,
+            activation=activation if gated else "relu_sqr", shared_activation=shared_activation if gated else "relu_sqr",
+            by_token=table, router_norm=router_norm, router_is_early=is_early,
+            post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None, **options,
         )
         self.blocks.append(block)
         self.moe_blocks.append(block)
@@ -265,8 +288,9 @@ class Builder:
             bias = Vector(values[:, bank.row_offset:bank.row_offset + bank.n_rows], bank.bias)
         return BankWeights(first, bank.expert_stride, scale, bias, bank)
 
-    def head(self, *, scale=1.0, norm="output_norm"):
-        """The last block; what the file says of all layers together is checked here. norm: name of the norm before it."""
+    def head(self, *, scale=1.0, norm="output_norm", softcap=0.0):
+        """The last block, see HeadBlock; what the file says of all layers together is checked here. norm: name of the norm
+        before it."""
         hp = self.hparams
         check_counts(self.file, self.banks, hp.n_expert)
         output = self.matrix("output.weight", hp.n_vocab, hp.n_embd, optional=True)
@@ -275,4 +299,4 @@ class Builder:
         self.normed(output)
         self.blocks.append(HeadBlock(output_norm=self.tensors.vector(f"{norm}.weight", hp.n_embd),
                                      norm_bias=self.tensors.vector(f"{norm}.bias", hp.n_embd, optional=True),
-                                     output=output, eps=hp.eps, scale=scale))
+                                     output=output, eps=hp.eps, scale=scale, softcap=softcap))

@@ -174,7 +174,7 @@ cdef void delta_net_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     x_stride[0] = moe_x_row_bytes(p.isa, f, <size_t>(d.n_head_v * d.dim))
     out[0] = p.out
     linear(p, &d.out, 1, x, x_stride, out, T)
-    add_residual(p, E, 1)
+    add_residual(p, E, NULL)
 
 
 cdef class DeltaNetBlock(Block):

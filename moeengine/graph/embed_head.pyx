@@ -13,6 +13,7 @@ from moeengine.kernels.threads cimport team_barrier, team_claim
 
 cdef enum:
     MAX_ROPES = 2
+    CAP_CHUNK = 8192        # logits a unit of work
 
 cdef struct RopeTable:
     Rope rope
@@ -106,8 +107,20 @@ cdef class EmbedBlock(Block):
 cdef struct Head:
     const float *norm
     const float *norm_bias      # or NULL
-    float eps
+    float eps, softcap          # softcap 0: none
     Linear output
+
+
+cdef void cap_logits(const Head *h, Pass *p, int64_t n_out) noexcept nogil:
+    """Units are stretches of a row: there may be one row only. Ends with a barrier."""
+    cdef int64_t unit, n = n_out * h.output.n_rows
+    while True:
+        unit = team_claim(p.team, (n + CAP_CHUNK - 1) // CAP_CHUNK)
+        if unit < 0:
+            break
+        p.isa.softcap(<size_t>min(CAP_CHUNK, n - unit * CAP_CHUNK), h.softcap, p.logits + unit * CAP_CHUNK,
+                      p.logits + unit * CAP_CHUNK)
+    team_barrier(p.team)
 
 
 cdef void head_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
@@ -134,19 +147,24 @@ cdef void head_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     x[0] = p.xq[f]
     out[0] = p.logits
     linear(p, &h.output, 1, x, stride, out, n_out)
+    if h.softcap > 0:
+        cap_logits(h, p, n_out)
 
 
 cdef class HeadBlock(Block):
-    """logits = scale * output(norm(x)) of the positions that the pass asks for. output (V, E), output_norm and norm_bias (E,)."""
+    """logits = scale * output(norm(x)) of the positions that the pass asks for. output (V, E), output_norm and norm_bias (E,).
 
-    def __init__(self, *, Vector output_norm, Weight output, float eps, float scale=1.0, norm_bias=None):
+    softcap : float    c > 0: logits become c * tanh(logits / c)
+    """
+
+    def __init__(self, *, Vector output_norm, Weight output, float eps, float scale=1.0, norm_bias=None, float softcap=0):
         cdef Head *h = <Head *>calloc(1, sizeof(Head))
         if h == NULL:
             raise MemoryError
         self.state = h
         self.run = head_run
         self.keep = [output_norm, norm_bias, output]
-        h.norm, h.eps, h.output = output_norm.data, eps, output.linear
+        h.norm, h.eps, h.softcap, h.output = output_norm.data, eps, softcap, output.linear
         h.output.scale = h.output.scale * scale
         h.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
 

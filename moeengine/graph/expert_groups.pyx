@@ -4,11 +4,12 @@ activation, quantize, down, weighted sum. Nothing of size tokens x experts is ke
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
+from moeengine.graph.activation cimport RELU_SQR, activate
 from moeengine.graph.block cimport (
     Linear, Pass, PASS_NAN_EXPERT, PASS_SUPPLY, cancelled, even_chunk, linear_chunk, pass_fail, row_chunk, x_chunk,
 )
 from moeengine.graph.expert_hints cimport guess_ahead
-from moeengine.graph.moe_state cimport DOWN, GATE, RELU, RELU_SQR, SWIGLU_CLAMP, SWIGLU_OAI, UP, Bank, MoeState, Tier
+from moeengine.graph.moe_state cimport DOWN, GATE, UP, Bank, MoeState, Tier
 from moeengine.kernels.mul_mat_id cimport (
     ExpertPlan, expert_bytes, expert_bytes_now, hooks_after, hooks_before, plan_build,
 )
@@ -114,7 +115,7 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
     cdef const uint8_t *next_w
     cdef Linear gate, up
     cdef GateUnit u, later
-    cdef bint has_gate = s.activation != RELU_SQR
+    cdef bint has_gate = s.activation.kind != RELU_SQR
     cdef int first = GATE if has_gate else UP
     for i in range(g.i0, g.i1):
         n_units += n_rc * ((p.plan.start[i + 1] - p.plan.start[i] + n_xc - 1) // n_xc)
@@ -142,16 +143,7 @@ cdef void gate_up(const MoeState *s, const Tier *tier, Pass *p, const Group *g, 
         linear_chunk(p.isa, &up, u.r0, u.r1, n_t, x[UP] + <size_t>u.t0 * stride[UP], stride[UP],
                      tmp - u.r0, <size_t>n_r, next_w)
         for t in range(n_t):
-            if s.activation == RELU_SQR:
-                p.isa.relu_mul(<size_t>(u.r1 - u.r0), tmp + t * n_r, tmp + t * n_r, row + t * ld + u.r0)
-            elif s.activation == SWIGLU_OAI:
-                p.isa.swiglu_oai(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
-            elif s.activation == SWIGLU_CLAMP:
-                p.isa.swiglu_clamp(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, s.bound, row + t * ld + u.r0)
-            elif s.activation == RELU:
-                p.isa.relu_mul(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
-            else:
-                p.isa.silu_mul(<size_t>(u.r1 - u.r0), row + t * ld + u.r0, tmp + t * n_r, row + t * ld + u.r0)
+            activate(p.isa, &s.activation, u.r1 - u.r0, row + t * ld + u.r0, tmp + t * n_r)
     team_barrier(p.team)
 
 

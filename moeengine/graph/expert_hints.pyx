@@ -18,8 +18,9 @@ cdef bint guess_experts(const MoeState *later, Pass *p) noexcept nogil:
         token_experts(later, p.tokens[0], p.guess_ids)
         return True
     if not later.router_is_early:
-        p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm, later.eps, p.guess_norm)
-        if later.norm_bias != NULL:
+        p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm if later.router_norm == NULL else later.router_norm, later.eps,
+                       p.guess_norm)
+        if later.norm_bias != NULL and later.router_norm == NULL:
             p.isa.add(<size_t>later.n_embd, p.guess_norm, later.norm_bias, p.guess_norm)
     p.isa.x[f].quantize_row(<size_t>later.n_embd, p.x if later.router_is_early else p.guess_norm, p.guess_xq)
     while r < router.n_rows:

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from moeengine.graph.block cimport Block, Linear, Pass, add_residual, cancelled, linear, norm_rows
+from moeengine.graph.block cimport Block, Linear, Pass, Residual, add_residual, cancelled, linear, norm_rows, residual_init
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport moe_ssm, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
@@ -22,7 +22,8 @@ MAX_TAPS = MAX_TAPS_
 
 cdef struct Mamba:
     int64_t n_embd, n_head, head_dim, n_group, dim, n_taps
-    float eps, residual_scale
+    float eps
+    Residual residual
     const float *block_norm     # (E,)
     Linear projections[3]       # z (I rows); what is convolved: x (I), B and C (G dim each); dt (H)
     const float *conv           # (taps, channels)
@@ -170,7 +171,7 @@ cdef void mamba_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     x_stride[0] = moe_x_row_bytes(p.isa, m.out.type.x_format, <size_t>inner(m))
     out[0] = p.out
     linear(p, &m.out, 1, x, x_stride, out, T)
-    add_residual(p, E, m.residual_scale)
+    add_residual(p, E, &m.residual)
 
 
 cdef class Mamba2Block(Block):
@@ -201,7 +202,8 @@ cdef class Mamba2Block(Block):
         self.run = mamba_run
         self.keep = [block_norm, projections, conv, conv_bias, dt_bias, a, skip, norm, out]
         m.n_embd, m.n_head, m.head_dim, m.n_group, m.dim, m.n_taps = out.linear.n_rows, n_head, head_dim, n_group, dim, n_taps
-        m.eps, m.residual_scale, m.state_offset = eps, residual_scale, state_offset
+        m.eps, m.state_offset = eps, state_offset
+        residual_init(&m.residual, residual_scale, None, eps, 1)
         for i in range(3):
             m.projections[i] = (<Weight?>projections[i]).linear
             m.formats |= 1u << m.projections[i].type.x_format

@@ -351,7 +351,7 @@ cdef void latent_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
 
     quantize_rows(p, p.attn, T, n, <size_t>n, m.wo.type.x_format, p.aq)
     product(p, &m.wo, p.aq, p.out)
-    add_residual(p, m.n_embd, 1)
+    add_residual(p, m.n_embd, NULL)
 
 
 cdef class LatentAttentionBlock(Block):

@@ -8,29 +8,28 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from moeengine.graph.block cimport (
-    Block, Pass, PASS_NAN_ROUTER, biased_norm_rows, cancelled, linear, pass_fail, residual_row,
+    Block, Pass, PASS_NAN_ROUTER, biased_norm_rows, cancelled, linear, norm_rows, pass_fail, residual_init, residual_row,
 )
 from moeengine.graph.expert_groups cimport tier_run
 from moeengine.graph.expert_hints cimport drop_cold
 from moeengine.graph.expert_tiers cimport BankWeights, TierWeights, tier_init
 from moeengine.graph.ffn cimport dense_ffn, dense_ffn_init
 from moeengine.graph.moe_state cimport (
-    GATE, MAX_AHEAD, RELU, RELU_SQR, SILU, SWIGLU_CLAMP, SWIGLU_OAI, UP, MoeState, token_experts,
+    GATE, MAX_AHEAD, UP, MoeState, token_experts,
 )
 from moeengine.graph.router cimport route_token
-from moeengine.graph.weights cimport IdTable, Vector, Weight
+from moeengine.graph.weights cimport IdTable, Vector, Weight, values_of
 from moeengine.kernels.mul_mat_id cimport ExpertHooks
 from moeengine.kernels.table cimport moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
 from moeengine.supply.base cimport ExpertSupply, TierHooks
 
+from moeengine.graph.ffn import ACTIVATIONS
 from moeengine.graph.router import GATINGS
 from moeengine.supply.base import BankAt, LayerAt, TierAt
 
 # Pairs (token, slot) whose hidden rows are held at once; one expert alone may exceed it.
 GROUP_PAIRS = 256
-
-ACTIVATIONS = {"silu": SILU, "swiglu_oai": SWIGLU_OAI, "swiglu_clamp": SWIGLU_CLAMP, "relu": RELU, "relu_sqr": RELU_SQR}
 
 cdef enum:
     DROP_TOKENS = 8         # larger passes use most experts anyway
@@ -56,15 +55,28 @@ cdef void route_tokens(const MoeState *s, Pass *p) noexcept nogil:
     team_barrier(p.team)
 
 
+cdef void add_shared(const MoeState *s, Pass *p, int64_t t) noexcept nogil:
+    """p.out += what p.norm holds of the shared expert, for token t: gated, or normed."""
+    cdef int64_t E = s.n_embd
+    cdef float *shared = p.norm + t * E
+    cdef float gate = <float>1 / (<float>1 + expf(-p.shared_gate[t])) if s.n_router == 2 else 1
+    if s.shared_post_norm != NULL:
+        p.isa.rms_norm(<size_t>E, shared, s.shared_post_norm, s.eps, shared)
+    p.isa.scale(<size_t>E, gate, shared, shared)
+    p.isa.add(<size_t>E, p.out + t * E, shared, p.out + t * E)
+
+
 cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const MoeState *s = <const MoeState *>state
     cdef int64_t t, r, E = s.n_embd, A = s.route.n_expert_used
     cdef const uint8_t *x[2]
     cdef size_t stride[2]
     cdef float *out[2]
-    cdef float gate
     cdef int i
-    biased_norm_rows(p, s.norm, s.norm_bias, s.eps, s.formats, E)
+    if s.router_norm != NULL:
+        norm_rows(p, s.router_norm, s.eps, 1u << s.router[0].type.x_format, E)
+    else:
+        biased_norm_rows(p, s.norm, s.norm_bias, s.eps, s.formats, E)
     for i in range(s.n_router):
         x[i] = p.xq[s.router[i].type.x_format]
         stride[i] = moe_x_row_bytes(p.isa, s.router[i].type.x_format, <size_t>E)
@@ -74,6 +86,8 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     if i < s.n_router:
         linear(p, s.router + i, s.n_router - i, x + i, stride + i, out + i, p.n_tokens)
     route_tokens(s, p)
+    if s.router_norm != NULL:
+        biased_norm_rows(p, s.norm, s.norm_bias, s.eps, s.formats, E)
     if ith == 0 and p.trace != NULL:
         memcpy(p.trace + s.i_moe * p.n_tokens * A, p.route_ids, <size_t>(p.n_tokens * A) * sizeof(int32_t))
     if ith == 0 and s.drop_below > 0 and p.n_tokens <= DROP_TOKENS:
@@ -83,21 +97,23 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
             team_barrier(p.team)     # all have left the plan of the tier before
         tier_run(s, &s.tiers[i], p, ith)
     if s.has_shared:
+        if s.shared_norm != NULL:
+            norm_rows(p, s.shared_norm, s.eps, s.shared_formats, E)
         dense_ffn(p, &s.shared, p.norm)
     while True:
         t = team_claim(p.team, p.n_tokens)
         if t < 0:
             break
+        if s.expert_post_norm != NULL:
+            p.isa.rms_norm(<size_t>E, p.out + t * E, s.expert_post_norm, s.eps, p.out + t * E)
         if s.has_shared:
-            gate = <float>1 / (<float>1 + expf(-p.shared_gate[t])) if s.n_router == 2 else 1
-            p.isa.scale(<size_t>E, gate, p.norm + t * E, p.norm + t * E)
-            p.isa.add(<size_t>E, p.out + t * E, p.norm + t * E, p.out + t * E)
-        residual_row(p, t, E, s.residual_scale)
+            add_shared(s, p, t)
+        residual_row(p, t, E, &s.residual)
     team_barrier(p.team)
 
 
 cdef class MoeBlock(Block):
-    """x += routed experts (+ shared expert) of norm(x).
+    """x = after * (x + residual_scale * post_norm(routed experts (+ shared expert) of norm(x))).
 
     Parameters
     ----------
@@ -110,9 +126,11 @@ cdef class MoeBlock(Block):
     gating, norm_topk, weights_scale, select_bias, n_group, n_group_used      see graph.router.route
     shared : (gate, up, down) Weights or None; gate as for FfnBlock
     shared_gate : Weight (1, E) or None
-    residual_scale : float        of what is added to x
-    activation : {"silu", "swiglu_oai", "swiglu_clamp", "relu", "relu_sqr"}    of the routed experts; the last of those without a gate
-    bound, shared_bound : float   of gate and up: of the routed experts with "swiglu_clamp"; of the shared one, 0 for none
+    activation, bound, shared_activation, shared_bound    of routed and shared experts; see ffn.ACTIVATIONS and activation.pxd
+    router_norm, shared_norm : Vector (E,) or None    the router, or the shared expert, reads norms of x of its own;
+                                  the router's only without shared_gate
+    expert_post_norm, shared_post_norm, post_norm : Vector (E,) or None    norms of the experts' sum, of the shared expert,
+                                  and of both together
     by_token : IdTable (V, A) or None    experts of each token, in the place of a choice
     router_is_early : bool        its logits are in Pass.route_probs already
     """
@@ -122,24 +140,29 @@ cdef class MoeBlock(Block):
     def __init__(self, *, int il, int i_moe, Vector ffn_norm, Weight router, list tiers,
                  int n_expert_used, str gating="softmax", bint norm_topk=True, float weights_scale=1.0,
                  select_bias=None, int n_group=1, int n_group_used=1, shared=None, shared_gate=None,
-                 float residual_scale=1.0, norm_bias=None, str activation="silu", float bound=0, float shared_bound=0,
-                 by_token=None, bint router_is_early=False, float eps):
+                 float residual_scale=1.0, norm_bias=None, str activation="silu", float bound=0,
+                 str shared_activation="silu", float shared_bound=0, by_token=None, router_norm=None, shared_norm=None,
+                 expert_post_norm=None, shared_post_norm=None, post_norm=None, float after=1.0,
+                 bint router_is_early=False, float eps):
         cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
         if s == NULL:
             raise MemoryError
         self.state = s
         self.run = moe_run
-        self.keep = [ffn_norm, norm_bias, router, tiers, select_bias, shared, shared_gate, by_token]
+        self.keep = [ffn_norm, norm_bias, router, tiers, select_bias, shared, shared_gate, by_token, router_norm, shared_norm,
+                     expert_post_norm, shared_post_norm, post_norm]
         self.tiers, self.il = tuple(tiers), il
-        s.il, s.i_moe, s.n_embd, s.eps, s.residual_scale = il, i_moe, router.linear.n_in, eps, residual_scale
-        s.norm = ffn_norm.data
-        s.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
-        s.group_pairs, s.activation, s.bound = GROUP_PAIRS, ACTIVATIONS[activation], bound
+        s.il, s.i_moe, s.n_embd, s.eps = il, i_moe, router.linear.n_in, eps
+        residual_init(&s.residual, residual_scale, post_norm, eps, after)
+        s.norm, s.norm_bias = ffn_norm.data, values_of(norm_bias)
+        s.router_norm, s.shared_norm = values_of(router_norm), values_of(shared_norm)
+        s.expert_post_norm, s.shared_post_norm = values_of(expert_post_norm), values_of(shared_post_norm)
+        s.group_pairs, s.activation.kind, s.activation.bound = GROUP_PAIRS, ACTIVATIONS[activation], bound
         if by_token is not None:
             s.by_token, s.by_token_stride = (<IdTable?>by_token).data, (<IdTable>by_token).n_cols
             s.route.ids_given = True
         s.router[0], s.n_router, s.router_is_early = router.linear, 1, router_is_early
-        s.formats = 1u << router.linear.type.x_format
+        s.formats = 1u << router.linear.type.x_format if router_norm is None else 0
         if shared_gate is not None:
             s.router[1], s.n_router = (<Weight?>shared_gate).linear, 2
             s.formats |= 1u << s.router[1].type.x_format
@@ -154,9 +177,10 @@ cdef class MoeBlock(Block):
             s.formats |= 1u << s.tiers[i].bank[UP].one.type.x_format
         if shared is not None:
             s.has_shared = True
-            dense_ffn_init(&s.shared, shared[0], shared[1], shared[2], shared_bound)
-            s.formats |= 1u << s.shared.gate_up[0].type.x_format
-            s.formats |= 1u << s.shared.gate_up[1].type.x_format
+            dense_ffn_init(&s.shared, shared[0], shared[1], shared[2], shared_activation, shared_bound)
+            s.shared_formats = 1u << s.shared.gate_up[0].type.x_format | 1u << s.shared.gate_up[1].type.x_format
+            if shared_norm is None:
+                s.formats |= s.shared_formats
 
     def located(self):
         """LayerAt: where the expert tensors of this layer lie."""

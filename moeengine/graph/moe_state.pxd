@@ -2,7 +2,8 @@
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
-from moeengine.graph.block cimport Linear
+from moeengine.graph.activation cimport GatedActivation
+from moeengine.graph.block cimport Linear, Residual
 from moeengine.graph.ffn cimport DenseFfn
 from moeengine.graph.router cimport RouterConfig
 from moeengine.kernels.mul_mat_id cimport ExpertHooks
@@ -14,13 +15,6 @@ cdef enum:
     GATE = 0
     UP = 1
     DOWN = 2
-
-cdef enum Activation:
-    SILU                    # silu(gate) * up
-    SWIGLU_OAI              # the clamped one of gpt-oss
-    SWIGLU_CLAMP            # silu(gate) * up, both bounded
-    RELU                    # max(gate, 0) * up
-    RELU_SQR                # max(up, 0)^2: the experts have no gate
 
 cdef struct Bank:
     # One expert tensor: `one` describes expert 0, the others follow `stride` bytes apart.
@@ -43,8 +37,13 @@ cdef struct MoeState:
     const float *norm
     const float *norm_bias  # or NULL
     float eps
-    float residual_scale
-    unsigned formats
+    Residual residual
+    unsigned formats        # of the experts' rows, and of the router's and the shared expert's where they are the same
+    const float *router_norm        # of the router's own rows, or NULL
+    const float *shared_norm        # the same of the shared expert
+    unsigned shared_formats
+    const float *expert_post_norm   # of the sum of experts before the shared one is added, or NULL
+    const float *shared_post_norm
     Linear router[2]        # router; gate of the shared expert
     int n_router
     bint router_is_early    # its logits were made of the residual stream before attention; see early_router.pyx
@@ -53,8 +52,7 @@ cdef struct MoeState:
     Tier tiers[MAX_TIERS]
     bint has_shared
     DenseFfn shared
-    Activation activation   # of the routed experts
-    float bound             # of their gate and up, for SWIGLU_CLAMP
+    GatedActivation activation      # of the routed experts
     const int32_t *by_token # NULL, or the experts of every token of the vocabulary, by_token_stride ids apart
     int64_t by_token_stride
     int64_t group_pairs

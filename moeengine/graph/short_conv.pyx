@@ -76,7 +76,7 @@ cdef void short_conv_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     x_stride = moe_x_row_bytes(p.isa, s.out_proj.type.x_format, <size_t>E)
     out = p.out
     linear(p, &s.out_proj, 1, &x, &x_stride, &out, T)
-    add_residual(p, E, 1)
+    add_residual(p, E, NULL)
 
 
 cdef class ShortConvBlock(Block):

@@ -20,3 +20,5 @@ cdef class IdTable:
     cdef readonly Py_ssize_t n_rows, n_cols
     cdef object owner
     cdef readonly str name
+
+cdef const float *values_of(vector) except? NULL

@@ -73,6 +73,11 @@ cdef class Vector:
         return np.asarray(self.owner)
 
 
+cdef const float *values_of(vector) except? NULL:
+    """The values of a Vector, NULL for None."""
+    return (<Vector?>vector).data if vector is not None else NULL
+
+
 cdef class IdTable:
     """Ids, int32 (n_rows, n_cols), checked by who made it."""
 
@@ -149,7 +154,10 @@ class Tensors:
         return Vector(kernels.dequantize(raw, info.qtype), name)
 
     def matrix(self, name, n_rows, n_in, optional=False, with_scale=True, with_bias=True):
-        """Weight (n_rows, n_in) with the `.bias` and `.scale` that stand beside it, or None."""
+        """Weight (n_rows, n_in) with the `.bias` and `.scale` that stand beside it, or None.
+
+        with_scale : True, False (is not applied) or None (what stands there is no factor of the matrix)
+        """
         if optional and not self.has(name):
             return None
         info = self.info(name)
@@ -162,7 +170,7 @@ class Tensors:
         base = name.removesuffix(".weight")
         if with_bias:
             weight.set_bias(self.vector(base + ".bias", n_rows, optional=True))
-        scale = self.vector(base + ".scale", 1, optional=True)
+        scale = self.vector(base + ".scale", 1, optional=True) if with_scale is not None else None
         if with_scale and scale is not None:
             weight.set_scale(float(scale.array()[0]))
         return weight

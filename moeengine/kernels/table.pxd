@@ -109,6 +109,8 @@ cdef extern from "moe_table.h":
         void (*silu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*relu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
+        void (*silu_bounded)(size_t n, const float *gate, const float *up, float bound, float *y) noexcept nogil
+        void (*softcap)(size_t n, float cap, const float *x, float *y) noexcept nogil
         void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y) noexcept nogil
         void (*swiglu_clamp)(size_t n, const float *gate, const float *up, float bound, float *y) noexcept nogil
         void (*sigmoid_mul)(size_t n, const float *gate, const float *x, float *y) noexcept nogil

@@ -95,9 +95,23 @@ def relu_mul(const float[::1] gate, const float[::1] up):
 
 
 def gelu_mul(const float[::1] gate, const float[::1] up):
-    """gelu(gate) * up, the tanh form"""
+    """gelu(gate) * up, the tanh form; gate and gelu rounded to F16 within -10 .. 10"""
     y = np.empty(gate.shape[0], np.float32)
     checked_isa().gelu_mul(gate.shape[0], _in(gate), _in(up), _out(y))
+    return y
+
+
+def silu_bounded(const float[::1] gate, const float[::1] up, float bound):
+    """min(silu(gate), bound) * up within -bound .. bound"""
+    y = np.empty(gate.shape[0], np.float32)
+    checked_isa().silu_bounded(gate.shape[0], _in(gate), _in(up), bound, _out(y))
+    return y
+
+
+def softcap(float cap, const float[::1] x):
+    """cap * tanh(x / cap)"""
+    y = np.empty(x.shape[0], np.float32)
+    checked_isa().softcap(x.shape[0], cap, _in(x), _out(y))
     return y
 
 

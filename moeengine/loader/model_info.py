@@ -176,7 +176,13 @@ def kv_bytes_per_token(model_file):
     n_nextn = model_file.get_int(f"{arch}.nextn_predict_layers", 0, lo=0)
     if _compresses(model_file):
         return KV_BYTES * sum(sum(shape.kv_elements) for shape in compressed_layers(model_file, max(0, n_layer - n_nextn)))
-    return KV_BYTES * (k + v) * sum(n for il, n in enumerate(n_head_kv[: max(0, n_layer - n_nextn)]) if not _is_recurrent(model_file, il))
+    k_swa = model_file.get_int(f"{arch}.attention.key_length_swa", k, lo=0)
+    v_swa = model_file.get_int(f"{arch}.attention.value_length_swa", v, lo=0)
+    n_values = 0
+    for il, n in enumerate(n_head_kv[: max(0, n_layer - n_nextn)]):
+        if not _is_recurrent(model_file, il):
+            n_values += n * (k_swa + v_swa if _is_windowed(model_file, il) else k + v)
+    return KV_BYTES * n_values
 
 
 def recurrent_bytes(model_file):
@@ -198,6 +204,12 @@ def recurrent_bytes(model_file):
 
 def _compresses(model_file):
     return f"{model_file.architecture}.attention.compress_ratios" in model_file.metadata
+
+
+def _is_windowed(model_file, il):
+    """Whether the file has a flag for the layer that says so."""
+    flags = model_file.metadata.get(f"{model_file.architecture}.attention.sliding_window_pattern")
+    return isinstance(flags, np.ndarray) and il < len(flags) and bool(flags[il])
 
 
 def _is_recurrent(model_file, il):

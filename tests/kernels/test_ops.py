@@ -96,13 +96,30 @@ def test_gated_activations(n):
     gate, up = rows(n, scale=4)
     g = gate.astype(np.float64)
     assert_close(on_every_isa(lambda: ops.silu_mul(gate, up)), g / (1 + np.exp(-g)) * up, 5e-7)
-    gelu = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
-    assert_close(on_every_isa(lambda: ops.gelu_mul(gate, up)), gelu * up, 2e-6, 1e-6)
+    half = gate.astype(np.float16).astype(np.float64)
+    gelu = 0.5 * half * (1 + np.tanh(np.sqrt(2 / np.pi) * (half + 0.044715 * half**3)))
+    assert_close(on_every_isa(lambda: ops.gelu_mul(gate, up)), gelu * up, 5e-4, 1e-5)  # rounded to F16, and near 0 by what tanh loses near -1
+    assert_close(on_every_isa(lambda: ops.softcap(3, gate)), 3 * np.tanh(g / 3), 1e-6, 1e-6)
+    bounded = np.minimum(g / (1 + np.exp(-g)), 2) * np.clip(up, -2, 2)
+    assert_close(on_every_isa(lambda: ops.silu_bounded(gate, up, 2)), bounded, 5e-7)
     gate, up = 3 * gate, 3 * up  # beyond the limit of 7 on either side
     g, u = np.minimum(gate, 7).astype(np.float64), np.clip(up, -7, 7).astype(np.float64)
     assert_close(on_every_isa(lambda: ops.swiglu_oai(gate, up)), g / (1 + np.exp(-1.702 * g)) * (u + 1), 1e-6 + 2e-7 * np.abs(g))
     g, u = np.minimum(gate, 5).astype(np.float64), np.clip(up, -5, 5).astype(np.float64)
     assert_close(on_every_isa(lambda: ops.swiglu_clamp(gate, up, 5)), g / (1 + np.exp(-g)) * u, 1e-6)
+
+
+def test_gelu_is_the_table_of_all_half_numbers():
+    """Every F16 within -10 .. 10 against the formula in float64: what tanh loses near -1 in float32 is part of the table."""
+    x = np.arange(65536, dtype=np.uint16).view(np.float16)
+    x = x[np.isfinite(x) & (np.abs(x) < 10)]
+    wide = x.astype(np.float64)
+    want = (0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))).astype(np.float16)
+    got = on_every_isa(lambda: ops.gelu_mul(x.astype(np.float32), np.ones(len(x), np.float32)))
+    assert (np.abs(got - want) <= np.maximum(np.abs(want) * 2**-10, 5e-7)).all() and (got != want).sum() < 1000
+    beyond = np.array([10, 10.001, 31.7, 1e4, 3e38, -10, -12, -3e38], np.float32)
+    got = on_every_isa(lambda: ops.gelu_mul(beyond, np.ones_like(beyond)))
+    assert_same_bytes(np.abs(got), np.maximum(beyond, 0))
 
 
 def test_exp_is_accurate_over_its_whole_range():
@@ -120,7 +137,8 @@ def test_exp_is_accurate_over_its_whole_range():
 def test_special_values_go_the_same_way_everywhere():
     pairs = np.array(np.meshgrid(SPECIAL, SPECIAL)).reshape(2, -1)
     a, b = np.ascontiguousarray(pairs[0]), np.ascontiguousarray(pairs[1])
-    for call in (ops.add, ops.mul, ops.silu_mul, ops.relu_mul, ops.gelu_mul, ops.swiglu_oai, lambda a, b: ops.swiglu_clamp(a, b, 2)):
+    for call in (ops.add, ops.mul, ops.silu_mul, ops.relu_mul, ops.gelu_mul, ops.swiglu_oai, lambda a, b: ops.swiglu_clamp(a, b, 2),
+                 lambda a, b: ops.silu_bounded(a, b, 2), lambda a, b: ops.softcap(2, a)):
         assert np.isnan(on_every_isa(lambda: call(a, b))[np.isnan(a)]).all()
     for factor in SPECIAL:
         with np.errstate(all="ignore"):

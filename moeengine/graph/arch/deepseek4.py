@@ -26,7 +26,7 @@ def build(b):
         def experts():
             b.moe(il, norm_topk=hp.expert_weights_norm, gating=hp.expert_gating, n_ff_exp=hp.n_ff_exp[il] or None,
                   n_ff_shexp=hp.n_expert_shared * hp.n_ff_exp[il], by_token=il < n_by_token,
-                  activation="swiglu_clamp" if bound else "silu", bound=bound, shared_bound=shared_bound)
+                  activation="swiglu_clamp", bound=bound, shared_activation="swiglu_clamp", shared_bound=shared_bound)
 
         if il >= n_by_token:
             b.tensors.info(f"blk.{il}.exp_probs_b.bias")

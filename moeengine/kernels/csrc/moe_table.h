@@ -193,8 +193,12 @@ typedef struct moe_isa {
     void (*silu_mul)(size_t n, const float *gate, const float *up, float *y);
     /* y = max(gate, 0) * up ; NaN stays NaN ; y may be gate or up */
     void (*relu_mul)(size_t n, const float *gate, const float *up, float *y);
-    /* y = gelu_tanh(gate) * up */
+    /* y = gelu_tanh(gate) * up ; gate and gelu rounded to F16 for gates within -10 .. 10. y may be gate or up */
     void (*gelu_mul)(size_t n, const float *gate, const float *up, float *y);
+    /* y = min(silu(gate), bound) * (up within -bound .. bound) ; y may be gate or up */
+    void (*silu_bounded)(size_t n, const float *gate, const float *up, float bound, float *y);
+    /* y = cap * tanh(x / cap), within 2e-7 of cap ; y may be x */
+    void (*softcap)(size_t n, float cap, const float *x, float *y);
     /* y = g * sigmoid(1.702 g) * (u + 1) of g = min(gate, 7), u = up within -7 .. 7 ; y may be gate or up */
     void (*swiglu_oai)(size_t n, const float *gate, const float *up, float *y);
     /* y = silu(min(gate, bound)) * (up within -bound .. bound) ; y may be gate or up */
@@ -239,6 +243,10 @@ typedef struct moe_isa {
     /* the same size serves attention and attention_segment */
     size_t (*attn_scratch_bytes)(size_t n_q, size_t head_dim_k, size_t head_dim_v);
 } moe_isa;
+
+/* GELU of F16 numbers as F16: those of 0 .. 10 in the order of their bits, then those of -0 .. -10 */
+enum { MOE_GELU_HALF = 0x4901 };
+extern const uint16_t moe_gelu_values[2 * MOE_GELU_HALF];
 
 /* Brings a line near that will be written: another core may have a copy, and to take it away then would take as long again. */
 static inline void moe_fetch_for_writing(const void *p) {

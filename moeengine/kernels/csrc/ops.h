@@ -95,8 +95,37 @@ static void relu_mul(size_t n, const float *gate, const float *up, float *y) {
     MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_max(zero, a), b)); /* the bound first, so that NaN stays NaN */
 }
 
+/* As in ggml, which looks GELU up in a table of all F16 numbers within -10 .. 10; beyond, it is 0 and the gate itself. The
+ * bounds come first in min and max, so that NaN stays NaN: it is added after the look-up. */
 static void gelu_mul(size_t n, const float *gate, const float *up, float *y) {
-    MOE_ROW_LOOP(n, gate, up, y, v16_mul(v16_gelu(a), b));
+    const v16f ten = v16_set1(10.0f), least = v16_set1(-10.0f);
+    for (size_t i = 0; i < n; i += 16) {
+        const size_t m = n - i < 16 ? n - i : 16;
+        const v16f x = load_lanes(gate + i, m), beyond = v16_max(v16_zero(), v16_sub(x, ten));
+        uint16_t h[16];
+        v16_store_f16(h, v16_max(least, v16_min(ten, x)));
+        for (size_t l = 0; l < 16; l++) {
+            const unsigned size = h[l] & 0x7fff, at = size < MOE_GELU_HALF ? size : MOE_GELU_HALF - 1;
+            h[l] = moe_gelu_values[h[l] & 0x8000 ? MOE_GELU_HALF + at : at];
+        }
+        store_lanes(y + i, v16_mul(v16_add(v16_load_f16(h), beyond), load_lanes(up + i, m)), m);
+    }
+}
+
+/* As in ggml, the gate is bounded after its silu, and what is left of a row goes as in silu_mul. */
+static void silu_bounded(size_t n, const float *gate, const float *up, float bound, float *y) {
+    const size_t whole = n & ~(size_t)15;
+    const v16f limit = v16_set1(bound), least = v16_set1(-bound);
+    MOE_ROW_LOOP(whole, gate, up, y, v16_mul(v16_min(limit, v16_silu(a)), v16_max(least, v16_min(limit, b))));
+    for (size_t i = whole; i < n; i++) {
+        const float g = gate[i] / (1.0f + f32_exp(-gate[i])), u = up[i] > bound ? bound : up[i] < -bound ? -bound : up[i];
+        y[i] = (g > bound ? bound : g) * u;
+    }
+}
+
+static void softcap(size_t n, float cap, const float *x, float *y) {
+    const v16f c = v16_set1(cap), inverse = v16_set1(1.0f / cap);
+    MOE_ROW_LOOP(n, x, x, y, ((void)b, v16_mul(c, v16_tanh(v16_mul(a, inverse)))));
 }
 
 /* g * sigmoid(-slope g) * (u + beyond) of g = min(gate, bound), u = up within -bound .. bound. As in ggml, every exp is the C

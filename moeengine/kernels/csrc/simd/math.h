@@ -67,14 +67,6 @@ MOE_INLINE v16f v16_silu(v16f x) {
     return v16_div(x, v16_add(v16_set1(1.0f), e));
 }
 
-/* x/2 * (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) * (x + 0.044715 x^3)
- * Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", section 2. */
-MOE_INLINE v16f v16_gelu(v16f x) {
-    v16f t = v16_madd(v16_mul(x, x), v16_set1(0.044715f), v16_set1(1.0f));
-    v16f u2 = v16_mul(v16_mul(x, v16_set1(-1.5957691216057308f)), t);
-    return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(u2)));
-}
-
 /* 1 - 2 / (e^2x + 1); the error is 1e-7 of 1, not of the result */
 MOE_INLINE v16f v16_tanh(v16f x) {
     v16f one = v16_set1(1.0f), e = v16_exp(v16_add(x, x));

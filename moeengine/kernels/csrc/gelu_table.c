@@ -1,0 +1,4 @@
+/* The table behind gelu_mul, once for all instruction sets. */
+#include "moe_table.h"
+
+#include "generated/gelu.h"
