@@ -432,6 +432,9 @@ ARCH_MODELS = {
         "expert_weights_scale": 1.0,
     }, ((*_DEEPSEEK1, *gated(G)), *((*_DEEPSEEK1, *experts(shared=2 * F)),) * 2)),
     **_small_thinkers(),
+    "mellum": ArchModel("mellum", {
+        "attention.sliding_window": 40, "attention.sliding_window_pattern": [True, False, True], **yarn(),
+    }, (_QWEN,) * 3, in_any_order=False),
     "hy_v3": _hy(expert_gating_func=2),
     "granitehybrid": _granite_hybrid(),
     "granitehybrid-dense": _granite_hybrid(n_expert=0, n_group=2, n_head=8, head_dim=16, dim=48, n_taps=3),
