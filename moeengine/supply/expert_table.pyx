@@ -4,6 +4,7 @@ Two kinds of slots: those of the ring hold an expert only while a sweep passes o
 the cache, split into classes by size, and hold an expert until another one needs the place more.
 All is written by member 0 of the team; the others only look at slices.
 """
+cimport cython
 from libc.math cimport INFINITY, exp2, log2, sqrt
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
@@ -328,6 +329,7 @@ cdef void reclaim_ring(Table *t) noexcept nogil:
             vacate(t, i)
 
 
+@cython.no_gc      # the collector would take the slots away while readers write into them; no cycle leads through it
 cdef class ExpertTable:
     """All experts of a model, and slots for some of them.
 

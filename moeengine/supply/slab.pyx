@@ -1,5 +1,6 @@
 """Anonymous memory on huge pages: direct reads into it cost a fraction of those into small pages."""
 
+cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uintptr_t
 
@@ -11,6 +12,7 @@ cdef enum:
     HUGE = 2097152
 
 
+@cython.no_gc      # the collector would take the region from a slab that others still write into; no cycle leads through it
 cdef class Slab:
     """n_bytes of zeroed memory, aligned to 2 MB. A page is there from its first use on.
 

@@ -1,5 +1,6 @@
 """Slab: zeroed and aligned; its pages come in advance or with their use, and it can be given back meanwhile."""
 
+import gc
 import mmap
 import os
 import time
@@ -7,7 +8,9 @@ import time
 import numpy as np
 import pytest
 
+from moeengine import Engine
 from moeengine.supply.slab import Slab
+from tests.supply.models import write_model
 
 N = 48 << 20
 
@@ -65,3 +68,10 @@ def test_given_back_while_pages_come_and_in_a_forked_child():
     assert os.waitpid(child, 0)[1] == 0
     slab.close()
     slab.close()
+
+
+def test_the_collector_leaves_what_others_write_into(tmp_path):
+    """In a cycle with an engine, it would give the memory back before the threads that write into it have ended."""
+    assert not gc.is_tracked(Slab(N))
+    with Engine(write_model(tmp_path), n_ctx=64, moe_mode="stream", cache_mb=1, force_cache=True) as engine:
+        assert not gc.is_tracked(engine._runtime.supply.table)
