@@ -114,11 +114,12 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
         raise UnsupportedError(
             f"{file.files[0].path}: {arch}.rope.scaling.type: {kind!r} is not supported; supported: none, linear, yarn, longrope"
         )
-    factor = file.get_float(f"{arch}.rope.scaling.factor", 0.0)
-    if factor == 0.0:
-        factor = file.get_float(f"{arch}.rope.scale_linear", 0.0)
+    for key in ("rope.scaling.factor", "rope.scale_linear"):  # the older name comes second
+        factor = file.get_float(f"{arch}.{key}", 0.0)
+        if factor:
+            break
     if factor and not LEAST_FACTOR <= factor <= MOST_FACTOR:
-        raise GGUFError(f"{file.files[0].path}: {arch}.rope.scaling.factor: found {factor}, expected 0, or {LEAST_FACTOR} to "
+        raise GGUFError(f"{file.files[0].path}: {arch}.{key}: found {factor}, expected 0, or {LEAST_FACTOR} to "
                         f"{MOST_FACTOR:.0f}")
     freq_scale = f32(1) if factor == 0.0 or kind == "none" else f32(1) / f32(factor)
     ext_factor = file.get_float(f"{arch}.rope.scaling.yarn_ext_factor", -1.0)

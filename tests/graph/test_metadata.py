@@ -59,6 +59,7 @@ def test_the_table_breaks_one_thing_at_a_time(tmp_path):
     ("granitemoe", "logit_scale", None, "logit_scale.*not found"),
     ("granitemoe", "logit_scale", 0.0, "logit_scale"),
     ("phimoe", "rope.scaling.original_context_length", (2**64 - 1, gguf.GGUFValueType.UINT64), "original_context_length"),
+    ("deepseek", "rope.scale_linear", -2.0, "rope.scale_linear: found -2"),
     ("phimoe", "rope.scaling.type", "su", "'su' is not supported.*longrope"),
 ])  # fmt: skip
 def test_keys_of_single_architectures(tmp_path, name, key, value, words):
