@@ -292,6 +292,52 @@ def _gemma4(dense=False, **metadata):
     }, tuple(rows), (("rope_freqs.weight", (D // 2,), "proportional"),), tied=True, in_any_order=dense)  # fmt: skip
 
 
+def _mimo2():
+    """Sinks in layers with a window only; one of them has its projections in one."""
+    dk, dv, flags = 48, 32, [False, True, True, False]
+
+    def heads(k, sinks, fused=False):
+        sizes = {"q": H * dk, "k": k * dk, "v": k * dv}
+        parts = {"qkv": sum(sizes.values())} if fused else sizes
+        rows = [*norm("attn_norm"), *((f"attn_{part}.weight", (n, E), "matrix") for part, n in parts.items())]
+        return (*rows, ("attn_output.weight", (E, H * dv), "matrix"), *norm(), *((("attn_sinks.weight", (H,), "strong"),) if sinks else ()))
+
+    layers = [(*heads(1, False), *gated(G)), *((*heads(1 if il == 3 else K, il < 3, il == 2), *experts(select_bias=True)) for il in (1, 2, 3))]
+    return ArchModel("mimo2", {
+        "attention.head_count_kv": [1, K, K, 1, K], "attention.key_length": dk, "attention.value_length": dv,
+        "attention.value_scale": 0.707, "attention.sliding_window": 40, "attention.sliding_window_pattern": [*map(int, flags), 1],
+        "rope.dimension_count": 16, "rope.freq_base": 5000000.0, "rope.freq_base_swa": 10000.0, "nextn_predict_layers": 1,
+    }, (*layers, next_token_layer(*heads(K, True), *gated(G))))  # fmt: skip
+
+
+def _step35(**metadata):
+    """Bounds in the layers 1, 2 and of the shared expert in 3 and the dense network."""
+    flags = [False, True, True, False]
+    layers = []
+    for il, windowed in enumerate(flags):
+        h, k = (6, 2) if windowed else (H, 1)
+        layer = (*attention(norms="head", n_head=h, n_head_kv=k), ("attn_gate.weight", (h, E), "matrix"), *norm())
+        layers.append((*layer, *(experts(shared=F, select_bias=True) if il else gated(G))))
+    return ArchModel("step35", {
+        "attention.head_count": [H, 6, 6, H, 6], "attention.head_count_kv": [1, 2, 2, 1, 2], "attention.sliding_window": 40,
+        "attention.sliding_window_pattern": [*flags, True], "rope.freq_base": 5000000.0, "rope.freq_base_swa": 10000.0,
+        "expert_shared_feed_forward_length": F, "expert_weights_scale": 3.0, "expert_weights_norm": True,
+        "leading_dense_block_count": 1, "swiglu_clamp_exp": [0.0, 0.5, 1.0, 0.0, 0.0],
+        "swiglu_clamp_shexp": [0.7, 0.0, 0.0, 0.4, 0.0], "nextn_predict_layers": 1, **metadata,
+    }, (*layers, next_token_layer(*layers[2])), (("rope_freqs.weight", (D // 2,), "factor"),), in_any_order=False)  # fmt: skip
+
+
+def _afmoe(**metadata):
+    """Norms after a block are small: roundings of what attention sums in F16 would be the more of the stream."""
+    rows = (*attention(norms="head"), ("attn_gate.weight", (H * D, E), "matrix"), *norm(),
+            *((f"{name}.weight", (E,), "small norm") for name in ("post_attention_norm", "post_ffw_norm")))  # fmt: skip
+    moe = (*rows, *experts(shared=F, select_bias=True))
+    return ArchModel("afmoe", {
+        "attention.sliding_window": 40, "leading_dense_block_count": 1, "expert_shared_count": 1, "expert_weights_norm": True,
+        "expert_weights_scale": 2.826, "expert_gating_func": 2, **metadata,
+    }, ((*rows, *gated(G)), *(moe,) * 4), in_any_order=False)  # fmt: skip
+
+
 def _exaone():
     head = (*attention(norms="head"), *norm())
     dense, moe = (*head, *gated(G)), (*head, *experts(shared=F, select_bias=True))
@@ -417,6 +463,9 @@ ARCH_MODELS = {
     "gpt-oss-two-bases": _gpt_oss(**{"rope.freq_base_swa": 500.0}),
     "exaone-moe": _exaone(),
     "gemma4": _gemma4(),
+    "mimo2": _mimo2(),
+    "step35": _step35(),
+    "afmoe": _afmoe(),
     "qwen35moe": _hybrid("qwen35moe", 8, n_nextn=1, dim=128),
     "qwen3next": _hybrid("qwen3next", 4, dim=48, n_head_v=6, n_taps=3),
     "granitemoe": _granite(shared=0),

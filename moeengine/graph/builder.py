@@ -62,7 +62,8 @@ class Builder:
         for weight in weights:
             self.sizes.formats |= 1 << weight.x_format
 
-    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False, with_rope=True, window_rope=None):
+    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False, with_rope=True, window_rope=None, n_rot=None,
+              n_factors=None):
         """Token embedding and rotation table, whose RopeConfig is returned (None: nothing is rotated).
 
         sections : "blocks" or "interleaved" where the file may part the rotated pairs into sections with positions of their
@@ -70,17 +71,21 @@ class Builder:
         log_multiplier_cancels : bool     see rope_config
         with_rope : bool                  else another block makes the table
         window_rope : RopeConfig or None  of layers with a sliding window, where they rotate otherwise
+        n_rot : int                       rotated values of a head in other layers; None: `rope.dimension_count`
+        n_factors : int                   frequency factors that the file has; None: one a pair
         """
         hp = self.hparams
-        factors = long_factors = self.tensors.vector("rope_freqs.weight", hp.n_rot // 2, optional=True)
+        n_rot = hp.n_rot if n_rot is None else n_rot
+        n_factors = n_factors or n_rot // 2
+        factors = long_factors = self.tensors.vector("rope_freqs.weight", n_factors, optional=True)
         if factors is None:
-            factors, long_factors = (self.tensors.vector(f"rope_factors_{length}.weight", hp.n_rot // 2, optional=True)
+            factors, long_factors = (self.tensors.vector(f"rope_factors_{length}.weight", n_factors, optional=True)
                                      for length in ("short", "long"))
         if sections:
             factors = long_factors = text_factors(self.file, hp.n_rot, factors, interleaved=sections == "interleaved")
         rope = None
-        if hp.n_rot and with_rope:
-            rope = rope_config(self.file, n_rot=hp.n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors,
+        if n_rot and with_rope:
+            rope = rope_config(self.file, n_rot=n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors,
                                long_factors=long_factors, log_multiplier_cancels=log_multiplier_cancels)
         self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
         self.ropes = [config for config in (rope, window_rope) if config is not None]

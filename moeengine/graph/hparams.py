@@ -9,6 +9,7 @@ from moeengine.errors import ConfigError, GGUFError, UnsupportedError
 
 MAX_COUNT = 1 << 24  # of heads, widths and experts
 GATING_FUNCS = {1: "softmax", 2: "sigmoid", 3: "softmax_topk", 4: "sqrt_softplus"}  # expert_gating_func
+LEAST_BOUND = 1e-6  # of an activation; a smaller one is none
 MAX_LAYERS = 1024  # far above every published model; bounds what a bad file can make us build
 
 
@@ -148,3 +149,18 @@ def _gating(file, number):
         raise UnsupportedError(f"{file.files[0].path}: key {file.architecture}.expert_gating_func: {number} is not "
                                f"supported; supported: {known}")
     return GATING_FUNCS.get(number)
+
+
+def bounds_per_layer(b, key, default=None):
+    """Bounds of activations, one for all layers or one each: list of float, 0 for none. default: where the file has none."""
+    file, n_layer = b.file, b.hparams.n_layer
+    if default is not None and key not in file.metadata:
+        return default
+    value = file.get(key)
+    if not hasattr(value, "dtype"):
+        values = [file.get_float(key, lo=0.0)] * n_layer
+    else:
+        values = file.get_array(key, kind="float").tolist()
+    if len(values) < n_layer or not all(0 <= value < math.inf for value in values):
+        file.refuse(key, value, f"{n_layer} numbers, one a layer, 0 or more")
+    return [bound if bound > LEAST_BOUND else 0.0 for bound in values[:n_layer]]

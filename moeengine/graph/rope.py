@@ -179,6 +179,6 @@ def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True):
     if not n_rot:
         return None
     if default_base is None:
-        default_base = file.get_float(f"{hp.arch}.rope.freq_base", 10000.0)
+        default_base = file.get_float(f"{hp.arch}.rope.freq_base", 10000.0, lo=LEAST_BASE, hi=MOST_BASE)
     return rope_config(file, n_rot=n_rot, n_ctx_train=hp.n_ctx_train, base_key="rope.freq_base_swa",
                        default_base=default_base, scaled=scaled)
