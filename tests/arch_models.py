@@ -443,6 +443,7 @@ def _small_thinkers():
 _BAILING1 = (*attention(), *norm(), *experts(shared=2 * F))
 _DEEPSEEK1 = (*attention(n_head=2, n_head_kv=2, d=32), *norm())
 _QWEN = (*attention(norms="head"), *norm(), *experts())
+_GROVE = (*_QWEN, *((name.replace(".", "_chexps.", 1), (X // 2, *shape), kind) for name, shape, kind in gated(32)))
 _MINIMAX = (*attention(norms="row"), *norm(), *experts(select_bias=True))
 _HUNYUAN = (*attention(norms="head"), *norm(), *experts(shared=G))
 ARCH_MODELS = {
@@ -481,6 +482,9 @@ ARCH_MODELS = {
         "expert_weights_scale": 1.0,
     }, ((*_DEEPSEEK1, *gated(G)), *((*_DEEPSEEK1, *experts(shared=2 * F)),) * 2)),
     **_small_thinkers(),
+    "grovemoe": ArchModel("grovemoe", {
+        "experts_per_group": 2, "expert_group_scale": 0.5, "expert_chunk_feed_forward_length": 32,
+    }, (_GROVE,) * 2),
     "mellum": ArchModel("mellum", {
         "attention.sliding_window": 40, "attention.sliding_window_pattern": [True, False, True], **yarn(),
     }, (_QWEN,) * 3, in_any_order=False),

@@ -12,6 +12,7 @@ import numpy as np
 
 from moeengine.errors import GGUFError
 from moeengine.graph.attention import AttentionBlock
+from moeengine.graph.chunk_experts import ChunkExpertsBlock
 from moeengine.graph.early_router import EarlyRouterBlock
 from moeengine.graph.embed_head import EmbedBlock, HeadBlock
 from moeengine.graph.expert_tiers import BankWeights, TierWeights
@@ -21,7 +22,7 @@ from moeengine.graph.moe_ffn import GROUP_PAIRS, MoeBlock
 from moeengine.graph.rope import rope_config, text_factors
 from moeengine.graph.router import check_groups
 from moeengine.graph.weights import Tensors, Vector
-from moeengine.loader.banks import check_counts, layer_banks
+from moeengine.loader.banks import check_counts, chunk_tier, layer_banks
 
 MAX_WINDOW = (1 << 31) - 1
 # The keys of what router.check_groups finds fault with.
@@ -273,6 +274,16 @@ class Builder:
         self.moe_blocks.append(block)
         bank = banks.tiers[0].up
         self.sizes.weights_per_token += (3 if gated else 2) * hp.n_expert_used * bank.n_rows * bank.n_cols
+
+    def chunk_experts(self, il, *, n_sharing, n_ff, scale):
+        """The experts of n_ff hidden values that n_sharing routed ones share, behind these; see ChunkExpertsBlock."""
+        hp, n_routed = self.hparams, self.banks[-1].n_expert
+        tier = self._tier(chunk_tier(self.file, il, n_embd=hp.n_embd, n_expert=n_routed // n_sharing, n_ff=n_ff), True)
+        for bank in tier.banks:
+            self.tensors.pointers.append((bank.tensor.name, bank.address))
+            self.sizes.weights_per_token += hp.n_expert_used * bank.first.n_rows * bank.first.n_in
+        self.blocks.append(ChunkExpertsBlock(il=il, tier=tier, n_routed=n_routed, n_expert_used=hp.n_expert_used,
+                                             weights_scale=hp.expert_weights_scale, scale=scale))
 
     def _tier(self, tier, expert_scales):
         gate, up, down = (self._bank(b, tier.n_expert, expert_scales) for b in (tier.gate, tier.up, tier.down))

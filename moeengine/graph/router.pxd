@@ -11,6 +11,9 @@ cdef enum Gating:
 cdef enum:
     MAX_GROUPS = 64
 
+# Smallest positive normal F16: the sum of the chosen weights is not divided by less.
+cdef float MIN_WEIGHT_SUM
+
 cdef struct RouterConfig:
     int64_t n_expert          # X
     int64_t n_expert_used     # A

@@ -10,8 +10,7 @@ from moeengine.errors import ConfigError
 
 GATINGS = {"softmax": GATING_SOFTMAX, "sigmoid": GATING_SIGMOID, "softmax_topk": GATING_SOFTMAX_TOPK,
            "sqrt_softplus": GATING_SQRT_SOFTPLUS}
-# Smallest positive normal F16: the sum of the chosen weights is not divided by less.
-cdef float MIN_WEIGHT_SUM = 6.103515625e-5
+MIN_WEIGHT_SUM = 6.103515625e-5
 
 cdef extern from "math.h" nogil:
     float expf(float)

@@ -177,6 +177,13 @@ def layer_banks(model_file, il, *, n_embd, n_expert_used=1, n_ff_exp=None, gated
     )
 
 
+def chunk_tier(model_file, il, *, n_embd, n_expert, n_ff):
+    """The Tier of `blk.N.ffn_{gate,up,down}_chexps.weight`, n_expert experts of n_ff hidden values; GGUFError: others."""
+    tier = _tier(model_file, f"blk.{il}.ffn_{{}}_chexps", 0, 0, {}, n_embd, n_ff, True)
+    _expect(model_file, tier.gate, "experts in number", tier.n_expert, n_expert)
+    return tier
+
+
 def check_counts(model_file, layers, n_expert):
     """GGUFError where the layers' expert counts are not those of the metadata: the largest, or each its own.
 
@@ -224,7 +231,8 @@ def _layer_banks(model_file, il, names, *, n_embd, n_expert_used, n_ff_exp, gate
         raise GGUFError(f"{at_tensor(model_file.path, gates[0])}: found it, expected experts without a gate")
     tiers, first = [], 0
     for index in range(n_tiers):
-        tier = _tier(model_file, il, index, first, names, n_embd, n_ff_exp, gated)
+        stem = f"blk.{il}.ffn_{{}}_exps" + (f"_tier{index}" if index else "")
+        tier = _tier(model_file, stem, index, first, names, n_embd, n_ff_exp, gated)
         n_ff_exp = tier.up.n_rows
         first += tier.n_expert
         tiers.append(tier)
@@ -248,8 +256,7 @@ def _count_tiers(model_file, il, names):
     return len(present)
 
 
-def _tier(model_file, il, index, first, names, n_embd, n_ff_exp, gated):
-    stem = f"blk.{il}.ffn_{{}}_exps" + (f"_tier{index}" if index else "")
+def _tier(model_file, stem, index, first, names, n_embd, n_ff_exp, gated):
     fused = (index, "gate_up") in names
     if fused:
         for name in (

@@ -138,6 +138,9 @@ def _check_plain(model):
             f"{shown_path(model.path)}: found {n_groups} groups of experts, expected one: "
             "experts cannot be renumbered across groups"
         )
+    if model.get_int(f"{model.architecture}.experts_per_group", 1) > 1:
+        raise ConfigError(f"{shown_path(model.path)}: found groups of experts that share others, expected none: experts cannot "
+                          "be renumbered across groups")  # fmt: skip
     n_embd = model.get_int(f"{model.architecture}.embedding_length", lo=1)
     for il in sorted({int(bank[1]) for bank in map(BANK.fullmatch, model.tensors) if bank}):
         n = layer_banks(model, il, n_embd=n_embd).n_expert
