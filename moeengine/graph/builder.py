@@ -63,7 +63,7 @@ class Builder:
         for weight in weights:
             self.sizes.formats |= 1 << weight.x_format
 
-    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False, with_rope=True, window_rope=None, n_rot=None,
+    def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False, with_rope=True, window_rope="same", n_rot=None,
               n_factors=None):
         """Token embedding and rotation table, whose RopeConfig is returned (None: nothing is rotated).
 
@@ -71,7 +71,7 @@ class Builder:
                    own (M-RoPE); see text_factors
         log_multiplier_cancels : bool     see rope_config
         with_rope : bool                  else another block makes the table
-        window_rope : RopeConfig or None  of layers with a sliding window, where they rotate otherwise
+        window_rope : RopeConfig or None  of layers with a sliding window, None: they do not rotate; "same": as other layers
         n_rot : int                       rotated values of a head in other layers; None: `rope.dimension_count`
         n_factors : int                   frequency factors that the file has; None: one a pair
         """
@@ -89,8 +89,9 @@ class Builder:
             rope = rope_config(self.file, n_rot=n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors,
                                long_factors=long_factors, log_multiplier_cancels=log_multiplier_cancels)
         self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
-        self.ropes = [config for config in (rope, window_rope) if config is not None]
-        if window_rope == rope:
+        self.rope, self.window_rope = rope, rope if window_rope == "same" else window_rope
+        self.ropes = [config for config in (rope, self.window_rope) if config is not None]
+        if self.window_rope == rope:
             del self.ropes[1:]
         self.blocks.append(EmbedBlock(token_embd=self.token_embd, ropes=self.ropes, scale=scale))
         self.sizes.largest(n_rot=sum(config.n_rot for config in self.ropes))
@@ -153,15 +154,18 @@ class Builder:
         o = self.matrix(blk + "attn_output.weight", E, H * Dv)
         width = {None: None, "head": (Dk, Dk), "row": (H * Dk, K * Dk)}[head_norm]
         scale = scale or self.file.get_float(f"{hp.arch}.attention.scale", 0.0) or 1.0 / math.sqrt(Dk)
-        ropes = self.ropes if with_rope else []
-        n_rot = ropes[-1 if window else 0].n_rot if ropes else 0
+        rope = (self.window_rope if window else self.rope) if with_rope else None
+        n_rot = rope.n_rot if rope else 0
+        if n_rot > Dk:
+            raise GGUFError(f"{self.file.files[0].path}: key {hp.arch}.rope.dimension_count{'_swa' if window else ''}: found "
+                            f"{n_rot}, expected at most {Dk}, the length of a key (layer {il})")
         self.blocks.append(AttentionBlock(
             attn_norm=self.tensors.vector(blk + "attn_norm.weight", E),
             norm_bias=self.tensors.vector(blk + "attn_norm.bias", E, optional=True), q=q, k=k, v=v, o=o, gate=gates,
             q_norm=self.tensors.vector(blk + "attn_q_norm.weight", width[0]) if width else None,
             k_norm=self.tensors.vector(blk + "attn_k_norm.weight", width[1]) if width else None,
             norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
-            n_rot=n_rot, rope_at=sum(rope.n_rot for rope in ropes[:-1]) if window else 0, neox=neox, eps=hp.eps,
+            n_rot=n_rot, rope_at=sum(r.n_rot for r in self.ropes[:self.ropes.index(rope)]) if rope else 0, neox=neox, eps=hp.eps,
             scale=1.0 if scale_queries else scale, q_scale=scale if scale_queries else 1.0,
             kv_offset=self.sizes.kv_elements, norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
             sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,

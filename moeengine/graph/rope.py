@@ -83,7 +83,7 @@ def original_context(file, n_ctx_train=0):
 
 
 def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None, log_multiplier_cancels=False,
-                base_key="rope.freq_base", default_base=10000.0, scaled=True):
+                base_key="rope.freq_base", default_base=10000.0, scaled=True, rot_key="rope.dimension_count"):
     """Read the `rope.*` keys of a model file.
 
     Parameters
@@ -94,6 +94,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     freq_factors : Vector (n_rot/2,) or None     divisors of the angle (`rope_freqs`, `rope_factors_short`)
     base_key : str             key of the frequency base, without the architecture's prefix
     default_base : float       where the file has no such key
+    rot_key : str              key that n_rot came from
     scaled : bool              False: the angles are not scaled; what the file says of scaling is for other layers
     long_factors : Vector (n_rot/2,) or None     in their place in contexts longer than the original (`rope_factors_long`)
     log_multiplier_cancels : bool    a file with a log multiplier has YaRN's attention factor in the scale of the scores alone
@@ -107,7 +108,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     """
     arch = file.architecture
     if n_rot % 2:
-        raise GGUFError(f"{file.files[0].path}: {arch}.rope.dimension_count: found {n_rot}, expected an even number")
+        raise GGUFError(f"{file.files[0].path}: key {arch}.{rot_key}: found {n_rot}, expected an even number")
     base = file.get_float(f"{arch}.{base_key}", default_base, lo=LEAST_BASE, hi=MOST_BASE)
     kind = file.get_str(f"{arch}.rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
@@ -171,14 +172,15 @@ def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True):
     Parameters
     ----------
     hp : HParams
-    n_rot : int or None             rotated values of a head; None: as in other layers
+    n_rot : int or None             rotated values of a head, `rope.dimension_count_swa`; None: as in other layers
     default_base : float or None    where the file has no such key; None: as in other layers
     scaled : bool                   the angles are scaled as in other layers
     """
+    rot_key = "rope.dimension_count" if n_rot is None else "rope.dimension_count_swa"
     n_rot = hp.n_rot if n_rot is None else n_rot
     if not n_rot:
         return None
     if default_base is None:
         default_base = file.get_float(f"{hp.arch}.rope.freq_base", 10000.0, lo=LEAST_BASE, hi=MOST_BASE)
     return rope_config(file, n_rot=n_rot, n_ctx_train=hp.n_ctx_train, base_key="rope.freq_base_swa",
-                       default_base=default_base, scaled=scaled)
+                       default_base=default_base, scaled=scaled, rot_key=rot_key)

@@ -3,11 +3,12 @@
 import math
 
 import gguf
+import numpy as np
 import pytest
 
 from moeengine import Engine
 from moeengine.errors import GGUFError, UnsupportedError
-from tests.arch_models import write_arch
+from tests.arch_models import D, write_arch
 from tests.engine.test_odd_metadata import VALUES
 from tests.tiny import write_tiny
 
@@ -59,6 +60,8 @@ def test_the_table_breaks_one_thing_at_a_time(tmp_path):
     ("granitemoe", "logit_scale", None, "logit_scale.*not found"),
     ("granitemoe", "logit_scale", 0.0, "logit_scale"),
     ("phimoe", "rope.scaling.original_context_length", (2**64 - 1, gguf.GGUFValueType.UINT64), "original_context_length"),
+    ("gemma4", "rope.dimension_count_swa", 1, "rope.dimension_count_swa: found 1, expected an even number"),
+    ("gemma4", "rope.dimension_count_swa", None, "rope.dimension_count_swa: found 64, expected at most 32"),
     ("deepseek", "rope.scale_linear", -2.0, "rope.scale_linear: found -2"),
     ("phimoe", "rope.scaling.type", "su", "'su' is not supported.*longrope"),
 ])  # fmt: skip
@@ -66,3 +69,15 @@ def test_keys_of_single_architectures(tmp_path, name, key, value, words):
     path = write_arch(tmp_path / "m.gguf", name, metadata={key: value}).path
     with pytest.raises((GGUFError, UnsupportedError), match=words):
         Engine(path, n_threads=1)
+
+
+@pytest.mark.parametrize("name, metadata", [
+    ("gemma4", {"rope.dimension_count_swa": 0}),
+    ("step35", {"rope.dimension_count": 0, "rope.dimension_count_swa": D, "nextn_predict_layers": 0}),
+])  # fmt: skip
+def test_a_layer_that_does_not_rotate_does_not_see_the_order_of_keys(tmp_path, name, metadata):
+    """Where layers with a window rotate and others do not, or the other way round. The one layer here does not."""
+    path = write_arch(tmp_path / "m.gguf", name, metadata={"block_count": 1} | metadata, tensors={"rope_freqs.weight": None}).path
+    with Engine(path, n_ctx=8, n_threads=1) as engine:
+        one, other = (engine.logits(tokens)[-1] for tokens in ([1, 2, 3, 4], [3, 1, 2, 4]))
+    np.testing.assert_allclose(one, other, atol=1e-3 * one.std())
