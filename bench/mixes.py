@@ -1,6 +1,6 @@
 """Quant mixes: which type each tensor gets, by the rules of stock's quantize.
 
-A mix is `iq2_xxs`, `q4_k_m`, or the name of one type for all matrices (`q8_0`, `iq3_xxs`, `mxfp4`, …).
+A mix is `iq2_xxs`, `q4_k_m`, `mxfp4_moe` (experts MXFP4, the rest Q8_0, as gpt-oss is published), or the name of one type for all matrices (`q8_0`, `iq3_xxs`, `mxfp4`, …).
 Source: llama.cpp src/llama-quant.cpp, llama_tensor_get_type_impl and tensor_type_fallback.
 """
 
@@ -8,14 +8,14 @@ from gguf import GGMLQuantizationType as Q
 
 from bench.shapes import Shape, Tensor
 
-MIXES = ("iq2_xxs", "q4_k_m")
+MIXES = ("iq2_xxs", "q4_k_m", "mxfp4_moe")
 
 # A row that is no multiple of 256 takes a 32-block type of about the same size.
 _FALLBACK = {
     Q.Q2_K: Q.Q4_0, Q.Q3_K: Q.Q4_0, Q.TQ1_0: Q.Q4_0, Q.TQ2_0: Q.Q4_0,
     Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0,
 }  # fmt: skip
-_FLOAT_ROLES = ("ffn_gate_inp", "ffn_gate_inp_shexp")
+_FLOAT_ROLES = ("ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d")
 
 
 def tensor_type(mix: str, tensor: Tensor, s: Shape) -> Q:
@@ -25,12 +25,14 @@ def tensor_type(mix: str, tensor: Tensor, s: Shape) -> Q:
     ------
     KeyError     `mix` is neither a mix nor a type's name
     """
-    if len(tensor.shape) == 1 or tensor.role in _FLOAT_ROLES:
+    if len(tensor.shape) == 1 or tensor.role in _FLOAT_ROLES or tensor.role.endswith(".bias"):
         return Q.F32
     if mix == "iq2_xxs":
         qtype = _iq2_xxs(tensor, s)
     elif mix == "q4_k_m":
         qtype = _q4_k_m(tensor, s)
+    elif mix == "mxfp4_moe":
+        qtype = Q.MXFP4 if tensor.role.endswith("_exps") else Q.Q8_0
     else:
         qtype = _one_type(Q[mix.upper()], tensor)
     return _fit(qtype, tensor.shape[-1])

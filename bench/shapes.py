@@ -1,6 +1,6 @@
 """Shapes of published MoE models: hyper-parameters, tensor list and metadata. No weights here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,13 @@ class Shape:
     head_dim_v: int = 0
     n_layer_dense_lead: int = 0
     n_expert_shared: int = 0
+    biases: bool = False  # of attention, router and experts
+    sinks: bool = False
+    delta: dict = field(default_factory=dict)  # gated delta nets in three layers of four: n_head_k, n_head_v, dim, n_taps
+    keys: dict = field(default_factory=dict)  # more metadata, without the architecture's prefix
+
+    def is_recurrent(self, il: int) -> bool:
+        return bool(self.delta) and il % 4 != 3
 
 
 # Source: config.json of the named models on Hugging Face.
@@ -52,6 +59,17 @@ PRESETS = {
     "glm-4.7-flash": Shape(
         "deepseek2", 2048, 47, 20, 1, 192, 64, 4, 1536, 154880, 1e6, 1e-5, 202752, 10240, n_ff_shexp=1536,
         n_lora=512, n_lora_q=768, n_rot=64, head_dim_v=256, n_layer_dense_lead=1, n_expert_shared=1,
+    ),
+    "gpt-oss-20b": Shape(
+        "gpt-oss", 2880, 24, 64, 8, 64, 32, 4, 2880, 201088, 150000.0, 1e-5, 131072, 2880, biases=True, sinks=True,
+        keys={"attention.sliding_window": 128, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
+              "rope.scaling.original_context_length": 4096},
+    ),
+    "qwen3.5-35b-a3b": Shape(
+        "qwen35moe", 2048, 40, 16, 2, 256, 256, 8, 512, 248320, 1e7, 1e-6, 262144, 5632, qk_norm="head", n_ff_shexp=512, n_rot=64,
+        delta={"n_head_k": 16, "n_head_v": 32, "dim": 128, "n_taps": 4},
+        keys={"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 16, "ssm.time_step_rank": 32, "ssm.inner_size": 4096,
+              "full_attention_interval": 4, "rope.dimension_sections": [11, 11, 10, 0]},
     ),
     "small": Shape(
         "qwen3moe", 1024, 4, 8, 2, 128, 32, 4, 512, 8192, 1e6, 1e-6, 8192, 2048, qk_norm="head"
@@ -78,7 +96,7 @@ def tensors(s: Shape) -> list[Tensor]:
     ]
     for il in range(s.n_layer):
         layer = [
-            Tensor(f"blk.{il}.{role}{'' if role.endswith('.bias') else '.weight'}", shape, role, il)
+            Tensor(f"blk.{il}.{role}{'' if role.endswith('.bias') or role == 'ssm_a' else '.weight'}", shape, role, il)
             for role, shape in _layer(s, il).items()
         ]
         out += sorted(layer, key=lambda t: t.name)
@@ -86,12 +104,15 @@ def tensors(s: Shape) -> list[Tensor]:
 
 
 def _layer(s: Shape, il: int) -> dict[str, tuple[int, ...]]:
-    layer = {"attn_norm": (s.n_embd,), "ffn_norm": (s.n_embd,)}
-    layer |= _latent_attention(s) if s.n_lora else _attention(s)
+    second = "post_attention_norm" if s.sinks or s.delta else "ffn_norm"
+    layer = {"attn_norm": (s.n_embd,), second: (s.n_embd,)}
+    layer |= _delta_net(s) if s.is_recurrent(il) else _latent_attention(s) if s.n_lora else _attention(s)
     if il < s.n_layer_dense_lead:
         return layer | _gated(s, "", s.n_ff)
     layer |= {"ffn_gate_inp": (s.n_expert, s.n_embd)}
     layer |= {role: (s.n_expert, *shape) for role, shape in _gated(s, "_exps", s.n_ff_exp).items()}
+    if s.biases:
+        layer |= {f"{role}.bias": shape[:-1] for role, shape in layer.items() if role.startswith("ffn_") and len(shape) > 1}
     if s.n_ff_shexp:
         layer |= _gated(s, "_shexp", s.n_ff_shexp)
         layer |= {} if s.n_expert_shared else {"ffn_gate_inp_shexp": (s.n_embd,)}
@@ -106,7 +127,7 @@ def _gated(s: Shape, suffix: str, n_ff: int) -> dict[str, tuple[int, ...]]:
 def _attention(s: Shape) -> dict[str, tuple[int, ...]]:
     n_q, n_kv = s.n_head * s.head_dim, s.n_head_kv * s.head_dim
     layer = {
-        "attn_q": (n_q, s.n_embd),
+        "attn_q": (2 * n_q if s.delta else n_q, s.n_embd),  # with the gates of its results
         "attn_k": (n_kv, s.n_embd),
         "attn_v": (n_kv, s.n_embd),
         "attn_output": (s.n_embd, n_q),
@@ -115,9 +136,23 @@ def _attention(s: Shape) -> dict[str, tuple[int, ...]]:
         head = s.qk_norm == "head"
         layer |= {"attn_q_norm": (s.head_dim if head else n_q,)}
         layer |= {"attn_k_norm": (s.head_dim if head else n_kv,)}
-    if s.qkv_bias:
+    if s.qkv_bias or s.biases:
         layer |= {"attn_q.bias": (n_q,), "attn_k.bias": (n_kv,), "attn_v.bias": (n_kv,)}
+    if s.biases:
+        layer |= {"attn_output.bias": (s.n_embd,)}
+    if s.sinks:
+        layer |= {"attn_sinks": (s.n_head,)}
     return layer
+
+
+def _delta_net(s: Shape) -> dict[str, tuple[int, ...]]:
+    n_k, n_v, dim = (s.delta[key] for key in ("n_head_k", "n_head_v", "dim"))
+    channels = (2 * n_k + n_v) * dim
+    return {
+        "attn_qkv": (channels, s.n_embd), "attn_gate": (n_v * dim, s.n_embd), "ssm_alpha": (n_v, s.n_embd),
+        "ssm_beta": (n_v, s.n_embd), "ssm_conv1d": (channels, s.delta["n_taps"]), "ssm_out": (s.n_embd, n_v * dim),
+        "ssm_norm": (dim,), "ssm_dt.bias": (n_v,), "ssm_a": (n_v,),
+    }  # fmt: skip
 
 
 def _latent_attention(s: Shape) -> dict[str, tuple[int, ...]]:
@@ -164,3 +199,6 @@ def add_metadata(writer, s: Shape) -> None:
     writer.add_rope_freq_base(s.rope_freq_base)
     writer.add_layer_norm_rms_eps(s.rms_eps)
     writer.add_vocab_size(s.n_vocab)
+    for key, value in s.keys.items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}[type(value)]
+        add(f"{s.arch}.{key}", value)

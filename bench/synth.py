@@ -76,6 +76,9 @@ def _data(tensor: Tensor, qtype, rng, gain):
         mean = OUTPUT_NORM_MEAN if tensor.role == "output_norm" else 1.0
         yield (mean * (1 + 0.1 * rng.standard_normal(n, np.float32))).astype(np.float32).data
         return
+    if tensor.role == "ssm_a":  # a state forgets half of what it knows within one to some twenty tokens
+        yield (-np.exp(rng.uniform(-3, 0, n))).astype(np.float32).data
+        return
     if tensor.role == "token_embd":
         std = TOKEN_EMBD_STD
     else:
