@@ -238,6 +238,29 @@ def _nemotron(n_expert=X):
     return ArchModel("nemotron_h_moe" if n_expert else "nemotron_h", keys | mamba2_keys(**sizes), tuple(layers))
 
 
+def kda(*, dim=64, n_taps=4):
+    """Rows of Kimi delta attention."""
+    n = H * dim
+    rows = [*norm("attn_norm"), *((f"attn_{part}.weight", (n, E), "matrix") for part in "qkv")]
+    rows += [(f"ssm_conv1d_{part}.weight", (1, n, 1, n_taps) if part == "q" else (n, 1, n_taps), "conv") for part in "qkv"]
+    rows += [(f"ssm_{name}.weight", shape, "matrix") for name, shape in
+             (("f_a", (dim, E)), ("f_b", (n, dim)), ("g_a", (dim, E)), ("g_b", (n, dim)), ("beta", (H, E)))]  # fmt: skip
+    return (*rows, ("ssm_a", (1, 1, H, 1), "decay"), ("ssm_dt.bias", (n,), "bias"), ("ssm_norm.weight", (dim,), "norm"),
+            ("attn_output.weight", (E, n), "matrix"))  # fmt: skip
+
+
+def _kimi(dim=64, n_taps=4):
+    rank, nope, rot, dim_v = 64, 32, 16, 32
+    network = (*norm(), *experts(shared=F, select_bias=True))
+    state, heads = kda(dim=dim, n_taps=n_taps), latent_attention(rank=rank, nope=nope, rot=rot, dim_v=dim_v)
+    return ArchModel("kimi-linear", {
+        "attention.head_count_kv": [0, 0, 1, 0], "attention.key_length": rank + rot, "attention.value_length": 72,
+        "attention.key_length_mla": nope + rot, "attention.value_length_mla": dim_v, "attention.kv_lora_rank": rank,
+        "rope.dimension_count": rot, "ssm.conv_kernel": n_taps, "kda.head_dim": dim, "expert_shared_count": 1,
+        "leading_dense_block_count": 1, "expert_weights_scale": 2.446, "expert_gating_func": 2,
+    }, ((*state, *norm(), *gated(G)), (*state, *network), (*heads, *network), (*state, *network)))  # fmt: skip
+
+
 def _phi():
     """Here the heads together must be as wide as the model. The factors are for a context as long as the original, or longer."""
     heads = attention(bias="qkvo", n_head=2, n_head_kv=1, d=32)
@@ -493,6 +516,8 @@ ARCH_MODELS = {
     "granitehybrid-dense": _granite_hybrid(n_expert=0, n_group=2, n_head=8, head_dim=16, dim=48, n_taps=3),
     "nemotron_h_moe": _nemotron(),
     "nemotron_h": _nemotron(n_expert=0),
+    "kimi-linear": _kimi(dim=128),
+    "kimi-linear-small": _kimi(dim=32, n_taps=3),
     **_phi(),
     "deepseek2": _deepseek(
         rank_q=32, bias=True, n_nextn=1, expert_gating_func=2, expert_weights_norm=True, expert_weights_scale=2.5,

@@ -41,7 +41,7 @@ def main():
             saved = Path(temporary) / "logits.npy"
             peer.do("logits", tokens=prompt(n_tokens).tolist(), save_to=str(saved), ubatch=CHUNKS)
             found = {"logits": np.load(saved)}
-            if f"{tiny.arch}.ssm.state_size" in tiny.metadata:
+            if f"{tiny.arch}.ssm.conv_kernel" in tiny.metadata:
                 peer.do("logits", tokens=prompt().tolist(), save_to=str(saved), ubatch=1)
                 found["one_by_one"] = np.load(saved)
             np.savez_compressed(folder / f"{name}.npz", **found, crc=weights_crc(tiny))

@@ -10,64 +10,51 @@ one head would otherwise be so far apart that they throw each other out of a cac
 from libc.math cimport expf, logf, sqrtf
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
 
 from moeengine.graph.block cimport Block, Linear, Pass, add_residual, cancelled, linear, norm_rows
+from moeengine.graph.causal_conv cimport CausalConv, convolve_channels
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport moe_delta, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
 
 cdef enum:
-    MAX_TAPS_ = 16
     UNIT_ROWS = 32        # of a head's state, a unit of work
-MAX_TAPS = MAX_TAPS_
 
 
 cdef struct DeltaNet:
-    int64_t n_embd, n_head_k, n_head_v, dim, n_taps
+    int64_t n_embd, n_head_k, n_head_v, dim
     bint by_group               # value heads of one key head are neighbours, beta and alpha come group by group
     int n_in
     float eps
     const float *attn_norm      # (E,)
     Linear projections[4]       # q, k and v; z; then beta and alpha, or both in one
-    const float *conv           # (taps, channels)
+    CausalConv conv             # of queries, keys and values
     const float *dt_bias        # (Hv,)
     const float *a              # (Hv,), negative
     const float *norm           # (dim,)
     Linear out
-    int64_t state_offset        # of this layer in Pass.recurrent, floats
+    int64_t state_offset        # of the heads' matrices in Pass.recurrent, floats
     unsigned formats
-
-
-cdef inline int64_t channels(const DeltaNet *d) noexcept nogil:
-    return (2 * d.n_head_k + d.n_head_v) * d.dim
 
 
 cdef void convolve_head(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
     """Convolution and SiLU of one of the query, key and value heads, all tokens, into p.wide; norms queries and keys to
     length 1; keeps the last projections for the next chunk."""
-    cdef int64_t C = channels(d), T = p.n_tokens, before = d.n_taps - 1, c = head * d.dim, t, i, r
-    cdef float *kept = p.recurrent + d.state_offset + c         # (taps - 1, C), the oldest first
+    cdef int64_t T = p.n_tokens, t
     cdef float *y = p.wide + head * T * d.dim
-    cdef const float *x[MAX_TAPS_]
     cdef float norm = <float>1 / sqrtf(<float>d.dim)
-    for t in range(T):
-        for i in range(d.n_taps):
-            r = t - before + i
-            x[i] = kept + (before + r) * C if r < 0 else p.q + r * C + c
-        p.isa.conv_silu(<size_t>d.dim, <size_t>d.n_taps, x, d.conv + c, <size_t>C, NULL, y)
-        if head < 2 * d.n_head_k:       # x / max(|x|, eps), the way llama.cpp computes it
-            p.isa.rms_norm(<size_t>d.dim, y, NULL, d.eps / <float>d.dim, y)
-            p.isa.scale(<size_t>d.dim, norm, y, y)
+    convolve_channels(&d.conv, p, p.q, head * d.dim, d.dim, y)
+    if head >= 2 * d.n_head_k:
+        return
+    for t in range(T):      # x / max(|x|, eps), the way llama.cpp computes it
+        p.isa.rms_norm(<size_t>d.dim, y, NULL, d.eps / <float>d.dim, y)
+        p.isa.scale(<size_t>d.dim, norm, y, y)
         y += d.dim
-    for i in range(before):
-        r = T - before + i
-        memcpy(kept + i * C, kept + (before + r) * C if r < 0 else p.q + r * C + c, <size_t>d.dim * 4)
 
 
 cdef float *gates_of(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
     """(2, T): what a value head keeps of its state, and what share of the miss it learns, for every token."""
-    return p.wide + (channels(d) + 2 * head) * p.n_tokens
+    return p.wide + (d.conv.n_channels + 2 * head) * p.n_tokens
 
 
 cdef void gate_head(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
@@ -104,11 +91,12 @@ cdef void convolve(const DeltaNet *d, Pass *p) noexcept nogil:
 cdef void run_rule(const DeltaNet *d, Pass *p) noexcept nogil:
     """Values in p.wide become the heads' results."""
     cdef int64_t T = p.n_tokens, D = d.dim, n_parts = (D + UNIT_ROWS - 1) // UNIT_ROWS, unit, head, head_k, row
-    cdef float *state = p.recurrent + d.state_offset + (d.n_taps - 1) * channels(d)
+    cdef float *state = p.recurrent + d.state_offset
     cdef moe_delta m
     m.dim = <size_t>D
     m.n_tokens = <size_t>T
     m.v_stride = <size_t>D
+    m.by_element = False
     m.scale = <float>1 / sqrtf(<float>D)
     while True:
         unit = team_claim(p.team, d.n_head_v * n_parts)
@@ -203,14 +191,16 @@ cdef class DeltaNetBlock(Block):
         self.state = d
         self.run = delta_net_run
         self.keep = [attn_norm, qkv, z, gates, conv, dt_bias, a, norm, out]
-        d.n_embd, d.n_head_k, d.n_head_v, d.dim, d.n_taps = qkv.linear.n_in, n_head_k, n_head_v, dim, n_taps
-        d.by_group, d.eps, d.state_offset = by_group, eps, state_offset
+        d.n_embd, d.n_head_k, d.n_head_v, d.dim = qkv.linear.n_in, n_head_k, n_head_v, dim
+        d.by_group, d.eps = by_group, eps
+        d.conv.n_channels, d.conv.n_taps, d.conv.w, d.conv.state_offset = qkv.linear.n_rows, n_taps, conv.data, state_offset
+        d.state_offset = state_offset + (n_taps - 1) * qkv.linear.n_rows
         for i, weight in enumerate([qkv, z, *gates]):
             d.projections[i] = (<Weight?>weight).linear
             d.formats |= 1u << d.projections[i].type.x_format
         d.n_in = 2 + len(gates)
         d.out = out.linear
-        d.attn_norm, d.conv, d.dt_bias, d.a, d.norm = attn_norm.data, conv.data, dt_bias.data, a.data, norm.data
+        d.attn_norm, d.dt_bias, d.a, d.norm = attn_norm.data, dt_bias.data, a.data, norm.data
 
     def __dealloc__(self):
         free(self.state)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeengine.errors import GGUFError
-from moeengine.graph.delta_net import MAX_TAPS, DeltaNetBlock
+from moeengine.graph.causal_conv import MAX_TAPS
+from moeengine.graph.delta_net import DeltaNetBlock
 from moeengine.graph.weights import Vector
 
 MAX_DIM = 1024  # of a head: its state has the square of it; published models have 128

@@ -25,14 +25,20 @@ class LatentShape:
     scale: float  # of the scores
     temperature_scale: float
     temperature_length: int
+    with_rope: bool  # else the n_rot values are as the others
 
 
-def latent_shape(b, rope):
-    """LatentShape of a model file. rope: RopeConfig. GGUFError: a key is missing or out of range, or disagrees with another."""
+def latent_shape(b, rope, *, layers=None):
+    """LatentShape of a model file. GGUFError: a key is missing or out of range, or disagrees with another.
+
+    rope : RopeConfig or None     nothing is rotated
+    layers : list of int or None  those with latent attention, where not all have it: a hybrid, whose queries are whole, and
+                                  whose files may have any value_length
+    """
     file, hp, key = b.file, b.hparams, f"{b.hparams.arch}.attention."
     n_lora = file.get_int(key + "kv_lora_rank", lo=1, hi=MAX_COUNT)
     # A file may carry the rank of its larger kin and have whole queries; the tensors decide.
-    n_lora_q = 0 if b.tensors.has("blk.0.attn_q.weight") else file.get_int(key + "q_lora_rank", lo=1, hi=MAX_COUNT)
+    n_lora_q = 0 if layers is not None or b.tensors.has("blk.0.attn_q.weight") else file.get_int(key + "q_lora_rank", lo=1, hi=MAX_COUNT)
     dim_k, dim_v = (file.get_int(f"{key}{part}_length_mla", 0, lo=0, hi=MAX_COUNT) for part in ("key", "value"))
     absorbed = dim_k > 0
     if absorbed != (dim_v > 0):
@@ -45,16 +51,16 @@ def latent_shape(b, rope):
     if absorbed:
         expected = {"key_length": (hp.head_dim_k, n_lora + hp.n_rot), "value_length": (hp.head_dim_v, n_lora)}
         for name, (found, wanted) in expected.items():
-            if found != wanted:
+            if found != wanted and (layers is None or name != "value_length"):
                 file.refuse(key + name, found, f"{wanted}, with {key}kv_lora_rank = {n_lora}")
     wanted = (1,) * hp.n_layer if absorbed else hp.n_head
-    for il, (found, want) in enumerate(zip(hp.n_head_kv, wanted)):
-        if found != want:
-            file.refuse(key + "head_count_kv", found, f"{want} (layer {il})")
+    for il in range(hp.n_layer) if layers is None else layers:
+        if hp.n_head_kv[il] != wanted[il]:
+            file.refuse(key + "head_count_kv", hp.n_head_kv[il], f"{wanted[il]} (layer {il})")
     temperature = file.get_float(key + "temperature_scale", 0.0)
     length = file.get_int(key + "temperature_length", *(() if temperature else (1,)), lo=1 if temperature else 0, hi=1 << 32)
-    return LatentShape(n_lora_q, n_lora, dim_k - hp.n_rot, hp.n_rot, dim_v, absorbed, score_scale(file, rope) / math.sqrt(dim_k),
-                       temperature, length or 1)  # fmt: skip
+    scale = (score_scale(file, rope) if rope else 1) / math.sqrt(dim_k)
+    return LatentShape(n_lora_q, n_lora, dim_k - hp.n_rot, hp.n_rot, dim_v, absorbed, scale, temperature, length or 1, rope is not None)
 
 
 def score_scale(file, rope):
@@ -96,6 +102,7 @@ def attention(b, il, shape):
         kv_a_norm=b.tensors.vector(blk + "attn_kv_a_norm.weight", L), k_b=k_b, v_b=v_b, kv_b=kv_b, o=o,
         n_head=H, n_nope=s.n_nope, n_rot=s.n_rot, head_dim_v=s.head_dim_v, eps=hp.eps, scale=s.scale,
         kv_offset=b.sizes.kv_elements, temperature_scale=s.temperature_scale, temperature_length=s.temperature_length,
+        with_rope=s.with_rope,
     ))
     b.normed(q, kv_a)
     _note_sizes(b.sizes, s, H, q_b, k_b, v_b, kv_b, o)

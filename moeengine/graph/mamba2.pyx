@@ -7,42 +7,35 @@ Between convolution and output norm heads, then the groups' B and C, lie one aft
 from libc.math cimport expf, logf
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
 
 from moeengine.graph.block cimport Block, Linear, Pass, Residual, add_residual, cancelled, linear, norm_rows, residual_init
+from moeengine.graph.causal_conv cimport CausalConv, convolve_channels
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport moe_ssm, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
 
 cdef enum:
-    MAX_TAPS_ = 16
     UNIT_ROWS = 32        # of a head's state, a unit of work
-MAX_TAPS = MAX_TAPS_
 
 
 cdef struct Mamba:
-    int64_t n_embd, n_head, head_dim, n_group, dim, n_taps
+    int64_t n_embd, n_head, head_dim, n_group, dim
     float eps
     Residual residual
     const float *block_norm     # (E,)
     Linear projections[3]       # z (I rows); what is convolved: x (I), B and C (G dim each); dt (H)
-    const float *conv           # (taps, channels)
-    const float *conv_bias      # (channels,) or NULL
+    CausalConv conv             # of x, B and C
     const float *dt_bias        # (H,)
     const float *a              # (H,), negative
     const float *skip           # (H,) what of x goes around the state
     const float *norm           # (I,), a norm a group
     Linear out
-    int64_t state_offset        # of this layer in Pass.recurrent, floats
+    int64_t state_offset        # of the heads' matrices in Pass.recurrent, floats
     unsigned formats
 
 
 cdef inline int64_t inner(const Mamba *m) noexcept nogil:
     return m.n_head * m.head_dim
-
-
-cdef inline int64_t channels(const Mamba *m) noexcept nogil:
-    return inner(m) + 2 * m.n_group * m.dim
 
 
 cdef float *group_rows(const Mamba *m, Pass *p, int64_t i) noexcept nogil:
@@ -52,23 +45,7 @@ cdef float *group_rows(const Mamba *m, Pass *p, int64_t i) noexcept nogil:
 
 cdef float *gates_of(const Mamba *m, Pass *p, int64_t head) noexcept nogil:
     """(2, T): what a head keeps of its state, and its time step, for every token."""
-    return p.wide + (channels(m) + 2 * head) * p.n_tokens
-
-
-cdef void convolve_channels(const Mamba *m, Pass *p, int64_t c, int64_t n, float *y) noexcept nogil:
-    """y (T, n): convolution and SiLU of channels c .. c + n - 1; keeps their last projections for the next chunk."""
-    cdef int64_t C = channels(m), T = p.n_tokens, before = m.n_taps - 1, t, i, r
-    cdef float *kept = p.recurrent + m.state_offset + c         # (taps - 1, C), the oldest first
-    cdef const float *bias = m.conv_bias + c if m.conv_bias != NULL else NULL
-    cdef const float *x[MAX_TAPS_]
-    for t in range(T):
-        for i in range(m.n_taps):
-            r = t - before + i
-            x[i] = kept + (before + r) * C if r < 0 else p.q + r * C + c
-        p.isa.conv_silu(<size_t>n, <size_t>m.n_taps, x, m.conv + c, <size_t>C, bias, y + t * n)
-    for i in range(before):
-        r = T - before + i
-        memcpy(kept + i * C, kept + (before + r) * C if r < 0 else p.q + r * C + c, <size_t>n * 4)
+    return p.wide + (m.conv.n_channels + 2 * head) * p.n_tokens
 
 
 cdef void gate_head(const Mamba *m, Pass *p, int64_t head) noexcept nogil:
@@ -91,18 +68,18 @@ cdef void convolve(const Mamba *m, Pass *p) noexcept nogil:
         if cancelled(p):
             continue
         if unit < m.n_head:
-            convolve_channels(m, p, unit * m.head_dim, m.head_dim, p.wide + unit * m.head_dim * p.n_tokens)
+            convolve_channels(&m.conv, p, p.q, unit * m.head_dim, m.head_dim, p.wide + unit * m.head_dim * p.n_tokens)
             gate_head(m, p, unit)
         else:
             i = unit - m.n_head
-            convolve_channels(m, p, inner(m) + i * m.dim, m.dim, group_rows(m, p, i))
+            convolve_channels(&m.conv, p, p.q, inner(m) + i * m.dim, m.dim, group_rows(m, p, i))
     team_barrier(p.team)
 
 
 cdef void scan(const Mamba *m, Pass *p) noexcept nogil:
     """What the heads put in becomes what they give, in p.wide."""
     cdef int64_t T = p.n_tokens, D = m.head_dim, n_parts = (D + UNIT_ROWS - 1) // UNIT_ROWS, unit, head, group, row
-    cdef float *state = p.recurrent + m.state_offset + (m.n_taps - 1) * channels(m)
+    cdef float *state = p.recurrent + m.state_offset
     cdef moe_ssm s
     s.dim = <size_t>m.dim
     s.n_tokens = <size_t>T
@@ -201,16 +178,18 @@ cdef class Mamba2Block(Block):
         self.state = m
         self.run = mamba_run
         self.keep = [block_norm, projections, conv, conv_bias, dt_bias, a, skip, norm, out]
-        m.n_embd, m.n_head, m.head_dim, m.n_group, m.dim, m.n_taps = out.linear.n_rows, n_head, head_dim, n_group, dim, n_taps
-        m.eps, m.state_offset = eps, state_offset
+        m.n_embd, m.n_head, m.head_dim, m.n_group, m.dim = out.linear.n_rows, n_head, head_dim, n_group, dim
+        m.eps = eps
+        m.conv.n_channels, m.conv.n_taps, m.conv.w = n_head * head_dim + 2 * n_group * dim, n_taps, conv.data
+        m.conv.bias = (<Vector?>conv_bias).data if conv_bias is not None else NULL
+        m.conv.state_offset, m.state_offset = state_offset, state_offset + (n_taps - 1) * m.conv.n_channels
         residual_init(&m.residual, residual_scale, None, eps, 1)
         for i in range(3):
             m.projections[i] = (<Weight?>projections[i]).linear
             m.formats |= 1u << m.projections[i].type.x_format
         m.out = out.linear
-        m.block_norm, m.conv, m.dt_bias, m.a, m.skip, m.norm = (block_norm.data, conv.data, dt_bias.data, a.data, skip.data,
-                                                                norm.data)
-        m.conv_bias = (<Vector?>conv_bias).data if conv_bias is not None else NULL
+        m.block_norm, m.norm = block_norm.data, norm.data
+        m.dt_bias, m.a, m.skip = dt_bias.data, a.data, skip.data
 
     def __dealloc__(self):
         free(self.state)

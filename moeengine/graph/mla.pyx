@@ -43,6 +43,7 @@ cdef struct Latent:
     float eps, scale
     double temperature_scale    # 0: queries keep their length
     double temperature_length
+    bint with_rope              # else the n_rot values are as the others
     const float *attn_norm      # (E,)
     Linear down[2]              # q_a, or q where queries have no latent; kv_a
     const float *q_a_norm       # (n_lora_q,)
@@ -72,6 +73,11 @@ cdef inline float temperature(const Latent *m, int64_t pos) noexcept nogil:
     return <float>(log(floor(pos / m.temperature_length) + 1) * m.temperature_scale + 1)
 
 
+cdef inline void rotate(const Latent *m, Pass *p, int64_t t, float *x) noexcept nogil:
+    if m.with_rope:
+        p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, False, x)
+
+
 cdef void finish_latents(const Latent *m, Pass *p, int64_t tile) noexcept nogil:
     """Norm and rotation of this chunk's latents (p.wide) in one tile of the cache, which absorbed ones go to."""
     cdef int64_t t0 = max(<int64_t>0, tile * MOE_KV_TILE - p.n_past), t
@@ -80,7 +86,7 @@ cdef void finish_latents(const Latent *m, Pass *p, int64_t tile) noexcept nogil:
     for t in range(t0, t1):
         row = p.wide + t * n
         p.isa.rms_norm(<size_t>m.n_lora, row, m.kv_a_norm, m.eps, row)
-        p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, False, row + m.n_lora)
+        rotate(m, p, t, row + m.n_lora)
     if m.absorbed:
         p.isa.k_store(<size_t>(t1 - t0), <size_t>n, <size_t>(p.n_past + t0), p.wide + t0 * n, <size_t>n,
                       p.kv + m.kv_offset * MOE_KV_TILE, <size_t>p.kv_tile_stride)
@@ -130,7 +136,7 @@ cdef void make_heads(const Latent *m, Pass *p) noexcept nogil:
         for h in range(H):
             q = p.q + (t * H + h) * D
             k = p.k + (t * H + h) * D
-            p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, False, q + m.n_nope)
+            rotate(m, p, t, q + m.n_nope)
             if m.temperature_scale != 0:
                 p.isa.scale(<size_t>D, temperature(m, p.n_past + t), q, q)
             memcpy(k, made, <size_t>m.n_nope * sizeof(float))
@@ -163,7 +169,7 @@ cdef void queries_of_rows(const Latent *m, Pass *p, int64_t t0, int64_t n_rows) 
         for r in range(unit * ROWS_A_UNIT, min(n_rows, (unit + 1) * ROWS_A_UNIT)):
             t = t0 + r // H
             q = p.q + (t0 * H + r) * head_dim(m)
-            p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, False, q + m.n_nope)
+            rotate(m, p, t, q + m.n_nope)
             memcpy(p.latent_rows + r * latent_row(m) + m.n_lora, q + m.n_nope, <size_t>m.n_rot * sizeof(float))
             p.isa.x[f].quantize_row(<size_t>m.n_nope, q, p.latent_xq + <size_t>r * row_bytes)
     team_barrier(p.team)
@@ -375,7 +381,7 @@ cdef class LatentAttentionBlock(Block):
 
     def __init__(self, *, Vector attn_norm, Weight q, q_a_norm, q_b, Weight kv_a, Vector kv_a_norm, k_b, v_b, kv_b,
                  Weight o, int n_head, int n_nope, int n_rot, int head_dim_v, float eps, float scale, int64_t kv_offset,
-                 double temperature_scale=0, double temperature_length=1):
+                 double temperature_scale=0, double temperature_length=1, bint with_rope=True):
         cdef Latent *m = <Latent *>calloc(1, sizeof(Latent))
         if m == NULL:
             raise MemoryError
@@ -385,6 +391,7 @@ cdef class LatentAttentionBlock(Block):
         m.n_embd, m.n_head, m.n_lora, m.n_nope, m.n_rot = q.linear.n_in, n_head, kv_a_norm.size, n_nope, n_rot
         m.head_dim_v, m.eps, m.scale, m.kv_offset, m.absorbed = head_dim_v, eps, scale, kv_offset, kv_b is None
         m.temperature_scale, m.temperature_length = temperature_scale, temperature_length
+        m.with_rope = with_rope
         m.attn_norm, m.kv_a_norm = attn_norm.data, kv_a_norm.data
         m.down[0], m.down[1], m.wo = q.linear, kv_a.linear, o.linear
         m.formats = 1u << q.linear.type.x_format | 1u << kv_a.linear.type.x_format

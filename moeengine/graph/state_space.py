@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeengine.errors import GGUFError
-from moeengine.graph.mamba2 import MAX_TAPS, Mamba2Block
+from moeengine.graph.causal_conv import MAX_TAPS
+from moeengine.graph.mamba2 import Mamba2Block
 from moeengine.graph.weights import Vector
 
 MAX_DIM = 1024  # of a row of a head's state; published models have 128

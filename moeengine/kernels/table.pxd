@@ -78,6 +78,7 @@ cdef extern from "moe_table.h":
         float *v
         size_t v_stride
         const float *decay
+        int by_element
         const float *beta
         float scale
 

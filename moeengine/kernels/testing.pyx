@@ -167,20 +167,24 @@ def conv_mul(const float[:, ::1] x, const float[:, ::1] w, const float[::1] gate
 
 
 def delta_rule(const float[:, ::1] state, const float[:, ::1] q, const float[:, ::1] k, const float[:, ::1] v,
-               const float[::1] decay, const float[::1] beta, float scale):
+               decay, const float[::1] beta, float scale):
     """A head of a gated delta rule: (results float32 (T, R), new state float32 (R, D)).
 
-    state : float32 (R, D);  q, k : float32 (T, D);  v : float32 (T, R);  decay, beta : float32 (T,)
+    state : float32 (R, D);  q, k : float32 (T, D);  v : float32 (T, R);  decay : float32 (T,) or (T, D);  beta : float32 (T,)
     """
+    cdef const float[::1] decays = np.ascontiguousarray(decay, np.float32).reshape(-1)
+    cdef bint by_element = np.ndim(decay) == 2
     cdef moe_delta d
-    if (q.shape[0] != k.shape[0] or k.shape[0] != v.shape[0] or decay.shape[0] != v.shape[0] or beta.shape[0] != v.shape[0]
+    if (q.shape[0] != k.shape[0] or k.shape[0] != v.shape[0] or beta.shape[0] != v.shape[0]
+            or decays.shape[0] != v.shape[0] * (k.shape[1] if by_element else 1)
             or q.shape[1] != state.shape[1] or k.shape[1] != state.shape[1] or v.shape[1] != state.shape[0]
             or min(q.shape[0], state.shape[0], state.shape[1]) < 1):
         raise ValueError("state, q, k, v, decay and beta do not fit")
     out, new = np.array(v), np.array(state)
     cdef float[:, ::1] out_view = out, new_view = new
     d.dim, d.n_rows, d.n_tokens, d.v_stride, d.scale = state.shape[1], state.shape[0], v.shape[0], v.shape[1], scale
-    d.state, d.q, d.k, d.v, d.decay, d.beta = &new_view[0, 0], &q[0, 0], &k[0, 0], &out_view[0, 0], &decay[0], &beta[0]
+    d.state, d.q, d.k, d.v, d.decay, d.beta = &new_view[0, 0], &q[0, 0], &k[0, 0], &out_view[0, 0], &decays[0], &beta[0]
+    d.by_element = by_element
     checked_isa().delta_rule(&d)
     return out, new
 

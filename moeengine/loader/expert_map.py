@@ -1,7 +1,8 @@
 """The binary table of expert ranges: made from a model's banks, written, read back and held against them.
 
 Layout, little-endian: magic (8 bytes); u64 size, device, inode and modification time in ns of the model file;
-u32 layers; a layer: u32 experts (0: it has none); an expert: u64 offset and u64 length of gate, up, down.
+u32 layers; a layer: u32 experts (0: it has none); an expert: u64 offset and u64 length of gate, up, down,
+the first 0 and 0 where it has no gate.
 """
 
 import os

@@ -199,6 +199,9 @@ def recurrent_bytes(model_file):
             n += model_file.get_int(f"{arch}.ssm.inner_size", lo=0) * model_file.get_int(f"{arch}.ssm.state_size", lo=0)
         elif conv := model_file.tensors.get(f"blk.{il}.shortconv.conv.weight"):
             n += math.prod(conv.shape) - conv.shape[0]
+        elif conv := model_file.tensors.get(f"blk.{il}.ssm_conv1d_q.weight"):
+            n_inner = math.prod(conv.shape) // max(1, conv.shape[-1])
+            n += 3 * (math.prod(conv.shape) - n_inner) + n_inner * model_file.get_int(f"{arch}.kda.head_dim", lo=1)
     return 2 * 4 * n
 
 

@@ -32,10 +32,10 @@ def recorded(request, tmp_path_factory):
     return tiny, record
 
 
-@pytest.fixture(params=["delta nets", "short convolutions", "Mamba-2"])
+@pytest.fixture(params=["delta nets", "short convolutions", "Mamba-2", "Kimi delta attention"])
 def small(request, tmp_path):
     if request.param != "delta nets":
-        return write_arch(tmp_path / "m.gguf", {"Mamba-2": "granitehybrid"}.get(request.param, "lfm2moe"), quant="Q8_0")
+        return write_arch(tmp_path / "m.gguf", {"Mamba-2": "granitehybrid", "short convolutions": "lfm2moe"}.get(request.param, "kimi-linear-small"), quant="Q8_0")
     return write_hybrid(tmp_path / "m.gguf", **SMALL)
 
 

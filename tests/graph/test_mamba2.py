@@ -14,7 +14,7 @@ from tests.arch_models import ARCH_MODELS, D, E, F, K, X, QType, prompt, write_a
 from tests.engine.test_odd_metadata import VALUES
 from tests.graph.test_reference import load, logits
 
-NAMES = [name for name, model in ARCH_MODELS.items() if any(row[0] == "ssm_in.weight" for layer in model.layers for row in layer)]
+NAMES = [name for name, model in ARCH_MODELS.items() if any(row[0] in ("ssm_in.weight", "ssm_f_a.weight") for layer in model.layers for row in layer)]
 KEYS = ["ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count"]
 REFUSED = [
     *((key, value, key) for key in KEYS for value in (None, 0, -1, 1 << 31, 2.0, "x", [4, 4])),

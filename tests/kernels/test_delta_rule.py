@@ -21,6 +21,12 @@ def problem(n_rows, dim, n_tokens, seed=0):
     return [normal(n_rows, dim), q, k, normal(n_tokens, n_rows), decay, beta, np.float32(dim**-0.5)]
 
 
+def by_element(arguments):
+    """The same problem with a rate for each element of a key."""
+    rng = np.random.default_rng(arguments[1].shape)
+    return [*arguments[:4], rng.uniform(0.6, 1, arguments[1].shape).astype(np.float32), *arguments[5:]]
+
+
 def both(*arguments):
     """Results and state in one array, as on_every_isa compares one."""
     return np.concatenate([part.reshape(-1) for part in ops.delta_rule(*arguments)])
@@ -35,16 +41,18 @@ def reference(state, q, k, v, decay, beta, scale):
     return np.concatenate([np.concatenate(out), state.reshape(-1)])
 
 
+@pytest.mark.parametrize("rates", [list, by_element])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_delta_rule(shape):
-    arguments = problem(*shape)
+def test_delta_rule(shape, rates):
+    arguments = rates(problem(*shape))
     got = on_every_isa(lambda: both(*arguments))
     assert np.abs(got - reference(*arguments)).max() < 1e-5
 
 
+@pytest.mark.parametrize("rates", [list, by_element])
 @pytest.mark.parametrize("dim", [64, 100, 128])
-def test_delta_rule_however_it_is_cut(dim):
-    state, q, k, v, decay, beta, scale = problem(7, dim, 50)
+def test_delta_rule_however_it_is_cut(dim, rates):
+    state, q, k, v, decay, beta, scale = rates(problem(7, dim, 50))
     whole, after = ops.delta_rule(state, q, k, v, decay, beta, scale)
     at, parts = state, []
     for i, n in ((0, 1), (1, 3), (4, 33), (37, 13)):
@@ -59,10 +67,13 @@ def test_delta_rule_however_it_is_cut(dim):
         assert_same_bytes(part, after[rows])
 
 
-def test_rows_in_registers_and_in_memory_are_the_same_bytes():
+@pytest.mark.parametrize("rates", [list, by_element])
+def test_rows_in_registers_and_in_memory_are_the_same_bytes(rates):
     """128 has code of its own; zeros behind it add nothing to any sum."""
-    state, q, k, v, decay, beta, scale = problem(5, 128, 40)
+    state, q, k, v, decay, beta, scale = rates(problem(5, 128, 40))
     whole, after = ops.delta_rule(state, q, k, v, decay, beta, scale)
+    if decay.ndim == 2:
+        decay = np.pad(decay, ((0, 0), (0, 16)))
     longer = [np.pad(x, ((0, 0), (0, 16))) for x in (state, q, k)]
     out, new = ops.delta_rule(*longer, v, decay, beta, scale)
     assert_same_bytes(out, whole)

@@ -11,8 +11,8 @@ enum {
 
 MOE_INLINE float sum_of_four(v16f a, v16f b, v16f c, v16f d) { return v16_hsum(v16_add(v16_add(a, c), v16_add(b, d))); }
 
-/* n_rows (a constant) rows of 128 from row r on, tokens t0 <= t < t1 */
-MOE_INLINE void delta_usual_rows(const moe_delta *d, size_t r, size_t n_rows, size_t t0, size_t t1) {
+/* n_rows rows of 128 from row r on, tokens t0 <= t < t1; n_rows and by_element are constants */
+MOE_INLINE void delta_usual_rows(const moe_delta *d, size_t r, size_t n_rows, size_t t0, size_t t1, int by_element) {
     v16f s[DELTA_ROWS][DELTA_USUAL];
     float *state = d->state + r * d->dim;
     for (size_t i = 0; i < n_rows; i++) {
@@ -21,11 +21,12 @@ MOE_INLINE void delta_usual_rows(const moe_delta *d, size_t r, size_t n_rows, si
     for (size_t t = t0; t < t1; t++) {
         const float *k = d->k + t * d->dim, *q = d->q + t * d->dim;
         float *v = d->v + t * d->v_stride + r;
-        const v16f decay = v16_set1(d->decay[t]);
+        const float *decays = d->decay + t * d->dim; /* by_element */
+        const v16f decay = v16_set1(by_element ? 0.0f : d->decay[t]);
         for (size_t i = 0; i < n_rows; i++) {
             v16f sum[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
             for (size_t j = 0; j < DELTA_USUAL; j++) {
-                s[i][j] = v16_mul(s[i][j], decay);
+                s[i][j] = v16_mul(s[i][j], by_element ? v16_load(decays + 16 * j) : decay);
                 sum[j % 4] = v16_madd(s[i][j], v16_load(k + 16 * j), sum[j % 4]);
             }
             const v16f miss = v16_set1((v[i] - sum_of_four(sum[0], sum[1], sum[2], sum[3])) * d->beta[t]);
@@ -48,11 +49,11 @@ static void delta_any_row(const moe_delta *d, size_t r, size_t t0, size_t t1) {
     for (size_t t = t0; t < t1; t++) {
         const float *k = d->k + t * d->dim, *q = d->q + t * d->dim;
         float *v = d->v + t * d->v_stride + r;
-        const v16f decay = v16_set1(d->decay[t]);
+        const v16f decay = v16_set1(d->by_element ? 0.0f : d->decay[t]);
         v16f sum[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
         for (size_t i = 0; i < d->dim; i += 16) {
             size_t m = d->dim - i < 16 ? d->dim - i : 16, j = i / 16 % 4;
-            v16f a = v16_mul(load_lanes(s + i, m), decay);
+            v16f a = v16_mul(load_lanes(s + i, m), d->by_element ? load_lanes(d->decay + t * d->dim + i, m) : decay);
             store_lanes(s + i, a, m);
             sum[j] = v16_madd(a, load_lanes(k + i, m), sum[j]);
         }
@@ -71,9 +72,12 @@ static void delta_any_row(const moe_delta *d, size_t r, size_t t0, size_t t1) {
 static void delta_rule(const moe_delta *d) {
     for (size_t t0 = 0; t0 < d->n_tokens; t0 += DELTA_TOKENS) {
         size_t t1 = d->n_tokens - t0 < DELTA_TOKENS ? d->n_tokens : t0 + DELTA_TOKENS, r = 0;
-        if (d->dim == 16 * DELTA_USUAL) {
-            for (; r + DELTA_ROWS <= d->n_rows; r += DELTA_ROWS) delta_usual_rows(d, r, DELTA_ROWS, t0, t1);
-            for (; r < d->n_rows; r++) delta_usual_rows(d, r, 1, t0, t1);
+        if (d->dim == 16 * DELTA_USUAL && d->by_element) {
+            for (; r + DELTA_ROWS <= d->n_rows; r += DELTA_ROWS) delta_usual_rows(d, r, DELTA_ROWS, t0, t1, 1);
+            for (; r < d->n_rows; r++) delta_usual_rows(d, r, 1, t0, t1, 1);
+        } else if (d->dim == 16 * DELTA_USUAL) {
+            for (; r + DELTA_ROWS <= d->n_rows; r += DELTA_ROWS) delta_usual_rows(d, r, DELTA_ROWS, t0, t1, 0);
+            for (; r < d->n_rows; r++) delta_usual_rows(d, r, 1, t0, t1, 0);
         }
         for (; r < d->n_rows; r++) delta_any_row(d, r, t0, t1);
     }

@@ -122,7 +122,7 @@ static inline size_t moe_attn_partial_floats(size_t head_dim_v) {
 
 /* Some rows of the state of one head of a gated delta rule, over the tokens of a chunk. For token after token, for
  * each row s with its value v:
- *   s = s * decay ; miss = (v - sum(s, k)) * beta ; s = fma(k, miss, s) ; v = sum(s, q) * scale
+ *   s = s * decay, of the token or of the element ; miss = (v - sum(s, k)) * beta ; s = fma(k, miss, s) ; v = sum(s, q) * scale
  * sum: four sums of 16 lanes, that of elements 16 i .. 16 i + 15 is i % 4, fma, i ascending; then 0 + 2 and 1 + 3,
  * both together, and the lanes as for F32 products above. A row sees no other, so any split of rows or tokens gives the
  * same bytes. */
@@ -135,7 +135,8 @@ typedef struct moe_delta {
     const float *k;
     float *v;            /* n_rows values a token, v_stride floats apart; replaced by the results */
     size_t v_stride;
-    const float *decay;  /* n_tokens factors */
+    const float *decay;  /* n_tokens factors; by_element: n_tokens rows of dim */
+    int by_element;
     const float *beta;   /* n_tokens shares of the miss that are learnt */
     float scale;
 } moe_delta;

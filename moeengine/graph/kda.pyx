@@ -1,0 +1,209 @@
+"""Kimi delta attention in the place of attention: a gated delta net (delta_net.pyx) whose heads forget each element of a key
+at a rate of its own. Queries, keys and values are convolved apart; rates and output gates come through narrow layers.
+
+Between convolution and output norm heads lie one after the other, each (T, dim), in Pass.wide: queries, keys, values, then
+what is kept of each element of a key, then a row of shares that are learnt for each head.
+"""
+from libc.math cimport expf, logf, sqrtf
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport calloc, free
+
+from moeengine.graph.block cimport Block, Linear, Pass, add_residual, cancelled, linear, norm_rows, quantize_rows
+from moeengine.graph.causal_conv cimport CausalConv, convolve_channels
+from moeengine.graph.weights cimport Vector, Weight
+from moeengine.kernels.table cimport moe_delta, moe_x_row_bytes
+from moeengine.kernels.threads cimport team_barrier, team_claim
+
+cdef enum:
+    UNIT_ROWS = 32        # of a head's state, a unit of work
+    Q = 0
+    K = 1
+    V = 2
+    N_IN = 6
+
+
+cdef struct Kda:
+    int64_t n_embd, n_head, dim
+    float eps
+    const float *attn_norm      # (E,)
+    Linear projections[N_IN]    # q, k, v; then down to dim values for the rates and for the gates; beta
+    Linear rates, gates         # (H dim, dim) of what came down
+    CausalConv conv[3]
+    const float *dt_bias        # (H dim,) of the rates
+    const float *a              # (H,), negative
+    const float *norm           # (dim,)
+    Linear out
+    int64_t state_offset        # of the heads' matrices in Pass.recurrent, floats
+    unsigned formats
+
+
+cdef inline float *part(const Kda *d, Pass *p, int which, int64_t head) noexcept nogil:
+    """(T, dim): a head's queries, keys, values, or (which 3) what is kept of its keys' elements."""
+    return p.wide + (which * d.n_head + head) * d.dim * p.n_tokens
+
+
+cdef inline float *betas(const Kda *d, Pass *p, int64_t head) noexcept nogil:
+    return p.wide + (4 * d.n_head * d.dim + head) * p.n_tokens
+
+
+cdef void convolve_head(const Kda *d, Pass *p, int which, int64_t head) noexcept nogil:
+    """Convolution and SiLU; queries and keys normed to length 1."""
+    cdef int64_t T = p.n_tokens, t
+    cdef float *y = part(d, p, which, head)
+    cdef float norm = <float>1 / sqrtf(<float>d.dim)
+    convolve_channels(&d.conv[which], p, p.q + which * T * d.n_head * d.dim, head * d.dim, d.dim, y)
+    if which == V:
+        return
+    for t in range(T):      # x / max(|x|, eps), the way llama.cpp computes it
+        p.isa.rms_norm(<size_t>d.dim, y, NULL, d.eps / <float>d.dim, y)
+        p.isa.scale(<size_t>d.dim, norm, y, y)
+        y += d.dim
+
+
+cdef void gate_head(const Kda *d, Pass *p, int64_t head) noexcept nogil:
+    cdef int64_t T = p.n_tokens, D = d.dim, n = d.n_head * D, t, i
+    cdef float *decay = part(d, p, 3, head)
+    cdef float *beta = betas(d, p, head)
+    cdef const float *bias = d.dt_bias + head * D
+    cdef const float *rate
+    cdef float x
+    for t in range(T):
+        rate = p.v + t * n + head * D
+        for i in range(D):
+            x = rate[i] + bias[i]
+            x = x if x > <float>20 else logf(<float>1 + expf(x))       # softplus
+            decay[t * D + i] = expf(x * d.a[head])
+        beta[t] = <float>1 / (<float>1 + expf(-p.k[2 * T * D + t * d.n_head + head]))
+
+
+cdef void prepare_heads(const Kda *d, Pass *p) noexcept nogil:
+    cdef int64_t unit
+    while True:
+        unit = team_claim(p.team, 4 * d.n_head)
+        if unit < 0:
+            break
+        if cancelled(p):
+            continue
+        if unit < 3 * d.n_head:
+            convolve_head(d, p, <int>(unit // d.n_head), unit % d.n_head)
+        else:
+            gate_head(d, p, unit - 3 * d.n_head)
+    team_barrier(p.team)
+
+
+cdef void run_rule(const Kda *d, Pass *p) noexcept nogil:
+    """Values in p.wide become the heads' results."""
+    cdef int64_t D = d.dim, n_parts = (D + UNIT_ROWS - 1) // UNIT_ROWS, unit, head, row
+    cdef moe_delta m
+    m.dim = <size_t>D
+    m.n_tokens = <size_t>p.n_tokens
+    m.v_stride = <size_t>D
+    m.scale = <float>1 / sqrtf(<float>D)
+    m.by_element = True
+    while True:
+        unit = team_claim(p.team, d.n_head * n_parts)
+        if unit < 0:
+            break
+        if cancelled(p):
+            continue
+        head, row = unit // n_parts, unit % n_parts * UNIT_ROWS
+        m.n_rows = <size_t>min(<int64_t>UNIT_ROWS, D - row)
+        m.state = p.recurrent + d.state_offset + (head * D + row) * D
+        m.q, m.k, m.v = part(d, p, Q, head), part(d, p, K, head), part(d, p, V, head) + row
+        m.decay, m.beta = part(d, p, 3, head), betas(d, p, head)
+        p.isa.delta_rule(&m)
+    team_barrier(p.team)
+
+
+cdef void gated_norms(const Kda *d, Pass *p) noexcept nogil:
+    """p.attn = norm(results) * sigmoid(gates), token after token; quantized for the output projection."""
+    cdef int64_t T = p.n_tokens, D = d.dim, n = d.n_head * D, t, head
+    cdef int f = d.out.type.x_format
+    cdef size_t row_bytes = moe_x_row_bytes(p.isa, f, <size_t>n)
+    cdef float *y
+    while True:
+        t = team_claim(p.team, T)
+        if t < 0:
+            break
+        y = p.attn + t * n
+        for head in range(d.n_head):
+            p.isa.rms_norm(<size_t>D, part(d, p, V, head) + t * D, d.norm, d.eps, y + head * D)
+            p.isa.sigmoid_mul(<size_t>D, p.v + (T + t) * n + head * D, y + head * D, y + head * D)
+        p.isa.x[f].quantize_row(<size_t>n, y, p.aq + <size_t>t * row_bytes)
+    team_barrier(p.team)
+
+
+cdef void from_narrow(const Kda *d, Pass *p, const Linear *w, const float *x, float *out) noexcept nogil:
+    """out (T, H dim) = w x of x (T, dim). Ends with a barrier."""
+    cdef int f = w.type.x_format
+    cdef size_t stride = moe_x_row_bytes(p.isa, f, <size_t>d.dim)
+    cdef const uint8_t *rows = p.aq
+    quantize_rows(p, x, p.n_tokens, d.dim, <size_t>d.dim, f, p.aq)
+    linear(p, w, 1, &rows, &stride, &out, p.n_tokens)
+
+
+cdef void kda_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
+    cdef const Kda *d = <const Kda *>state
+    cdef int64_t T = p.n_tokens, E = d.n_embd, n = d.n_head * d.dim
+    cdef const uint8_t *x[N_IN]
+    cdef size_t x_stride[N_IN]
+    cdef float *out[N_IN]
+    cdef int i, f
+    norm_rows(p, d.attn_norm, d.eps, d.formats, E)
+    for i in range(N_IN):
+        f = d.projections[i].type.x_format
+        x[i] = p.xq[f]
+        x_stride[i] = moe_x_row_bytes(p.isa, f, <size_t>E)
+        out[i] = p.q + i * T * n if i < 3 else p.k + (i - 3) * T * d.dim
+    linear(p, d.projections, N_IN, x, x_stride, out, T)
+    from_narrow(d, p, &d.rates, p.k, p.v)
+    from_narrow(d, p, &d.gates, p.k + T * d.dim, p.v + T * n)
+
+    prepare_heads(d, p)
+    run_rule(d, p)
+    gated_norms(d, p)
+
+    x[0] = p.aq
+    x_stride[0] = moe_x_row_bytes(p.isa, d.out.type.x_format, <size_t>n)
+    out[0] = p.out
+    linear(p, &d.out, 1, x, x_stride, out, T)
+    add_residual(p, E, NULL)
+
+
+cdef class KdaBlock(Block):
+    """x += out(norm(delta_rule(q, k, v, rates, beta)) * sigmoid(gates)), all of them projections of norm(x).
+
+    Parameters
+    ----------
+    attn_norm : Vector (E,)
+    projections : list of Weight     q, k, v, each (H dim, E); down to rates, to gates, each (dim, E); beta (H, E)
+    rates, gates : Weight (H dim, dim)
+    conv : list of Vector            of q, k and v, each (taps, H dim)
+    dt_bias : Vector (H dim,)        of the rates
+    a : Vector (H,)                  factor of the softplus of both
+    norm : Vector (dim,)
+    out : Weight (E, H dim)
+    state_offset : int               floats of all earlier layers in Pass.recurrent
+    """
+
+    def __init__(self, *, Vector attn_norm, list projections, Weight rates, Weight gates, list conv, Vector dt_bias, Vector a,
+                 Vector norm, Weight out, int n_head, int dim, int n_taps, float eps, int64_t state_offset):
+        cdef Kda *d = <Kda *>calloc(1, sizeof(Kda))
+        if d == NULL:
+            raise MemoryError
+        self.state = d
+        self.run = kda_run
+        self.keep = [attn_norm, projections, rates, gates, conv, dt_bias, a, norm, out]
+        d.n_embd, d.n_head, d.dim, d.eps = out.linear.n_rows, n_head, dim, eps
+        for i in range(N_IN):
+            d.projections[i] = (<Weight?>projections[i]).linear
+            d.formats |= 1u << d.projections[i].type.x_format
+        for i in range(3):
+            d.conv[i].n_channels, d.conv[i].n_taps, d.conv[i].w = n_head * dim, n_taps, (<Vector?>conv[i]).data
+            d.conv[i].state_offset = state_offset + i * (n_taps - 1) * n_head * dim
+        d.state_offset = state_offset + 3 * (n_taps - 1) * n_head * dim
+        d.rates, d.gates, d.out = rates.linear, gates.linear, out.linear
+        d.attn_norm, d.dt_bias, d.a, d.norm = attn_norm.data, dt_bias.data, a.data, norm.data
+
+    def __dealloc__(self):
+        free(self.state)
