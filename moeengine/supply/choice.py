@@ -8,6 +8,7 @@ from moeengine.errors import ConfigError
 from moeengine.stats import shown_bytes
 from moeengine.supply import make_supply
 from moeengine.supply.budget import Room, memory_room
+from moeengine.supply.dense import has_room
 from moeengine.supply.expert_table import bytes_of_token, sizes_of
 from moeengine.supply.probe import faster_sweep
 from moeengine.supply.readers import SMALLEST_ALIGNMENT, direct_alignment
@@ -209,7 +210,8 @@ def dense_policy(model_file, dense_bytes, kv_bytes, settings, room):
     streams = settings.moe_mode == "stream" or (
         settings.moe_mode == "auto" and model_file.tensor_bytes + kv_bytes > FITS_BELOW * room.n_bytes
     )
-    return "anon" if has_experts and streams and ANON_SHARE * (room.n_bytes - kv_bytes) > dense_bytes else "mmap"
+    fits = ANON_SHARE * (room.n_bytes - kv_bytes) > dense_bytes
+    return "anon" if has_experts and streams and fits and has_room(model_file) else "mmap"
 
 
 def supply_for(model_at, settings, demand_of, n_ctx, before=0, page_cache_share=1.0):

@@ -29,12 +29,18 @@ def dense_bytes(model_file):
     return sum(info.n_bytes for info in dense_tensors(model_file))
 
 
+def has_room(model_file):
+    """Whether they can be read into memory now; see `apply_dense_policy`."""
+    return memory_room().n_bytes >= sum(end - begin for begin, end in _spans(model_file)) + SPARE_BYTES
+
+
 def apply_dense_policy(model_file, policy):
     """Do with the dense weights of an open file what `policy` says, before the model is built on it.
 
     Raises
     ------
     SupplyError    a tensor cannot be read, or there is no address space
+    ConfigError    there is no room for them
     """
     if policy == "warm":
         for info in dense_tensors(model_file):
@@ -48,15 +54,13 @@ def apply_dense_policy(model_file, policy):
 def _read_into_memory(model_file):
     """One slab for all; a tensor with two uses (a tied head) is read once, since it has one name."""
     infos = dense_tensors(model_file)
-    alignments = [direct_alignment(m.path) for m in model_file.maps]
-    flags = [os.O_DIRECT if a else 0 for a in alignments]
-    align = max(SMALLEST_ALIGNMENT, *alignments)
-    spans = [_span(info, align) for info in infos]
-    room = memory_room()
-    if room.n_bytes < sum(end - begin for begin, end in spans) + SPARE_BYTES:
+    flags = [os.O_DIRECT if direct_alignment(m.path) else 0 for m in model_file.maps]
+    spans = _spans(model_file)
+    if not has_room(model_file):
+        room = memory_room()
         raise ConfigError(
-            f"dense_weights: anon needs {dense_bytes(model_file) / 1e6:.0f} MB, found room for "
-            f"{room.n_bytes / 1e6:.0f} ({room.why})"
+            f"dense_weights: anon needs {(dense_bytes(model_file) + SPARE_BYTES) / 1e6:.0f} MB, {SPARE_BYTES / 1e6:.0f} of them "
+            f"while the model loads, found room for {room.n_bytes / 1e6:.0f} ({room.why})"
         )
     memory = np.asarray(Slab(sum(end - begin for begin, end in spans)))
     fds = []
@@ -82,9 +86,10 @@ def _read_into_memory(model_file):
     model_file.moved = moved
 
 
-def _span(info, align):
-    """First and last byte (exclusive), aligned, of what is read for a tensor."""
-    return info.offset // align * align, -(-(info.offset + info.n_bytes) // align) * align
+def _spans(model_file):
+    """First and last byte (exclusive), aligned, of what is read for each tensor."""
+    align = max(SMALLEST_ALIGNMENT, *(direct_alignment(m.path) for m in model_file.maps))
+    return [(info.offset // align * align, -(-(info.offset + info.n_bytes) // align) * align) for info in dense_tensors(model_file)]
 
 
 def _read(fd, room, offset, need, info, model_file):

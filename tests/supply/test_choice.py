@@ -204,3 +204,13 @@ def test_settings_of_another_mode_are_told(path, tmp_path, caplog, settings, nam
     with Engine(path, n_ctx=64, n_threads=1, **settings):
         pass
     assert {r.args[0] for r in caplog.records if "means nothing in mode" in r.msg} == names
+
+
+def test_weights_that_do_not_fit_beside_a_loading_model_stay_in_the_file(path, monkeypatch):
+    """Unless memory of our own was asked for: then it is refused, with what that takes."""
+    monkeypatch.setattr("moeengine.supply.dense.memory_room", lambda: Room(20_000_000, 40_000_000, "limit of control group x"))
+    options = dict(n_ctx=64, moe_mode="stream", cache_mb=0)
+    with Engine(path, **options) as engine:
+        assert engine._runtime.config.dense_weights == "mmap"
+    with pytest.raises(ConfigError, match=r"anon needs 3\d MB, 32 of them .*found room for 20 \(limit of control group x\)"):
+        Engine(path, **options, dense_weights="anon")
