@@ -23,7 +23,6 @@ LAYER = {
     "config": 6,
     "machine": 6,
     "stats": 6,
-    "machine": 6,
     "errors": 7,
 }
 IMPORT = re.compile(r"^\s*(?:from\s+(moeengine[\w.]*)\s+c?import\s+\(?([\w, ]+)|c?import\s+(moeengine[\w.]+))", re.M)

@@ -1,22 +1,14 @@
 """Every metadata key with every kind of value: the model works, or the error is one of ours."""
 
-import math
-
-import gguf
 import pytest
 
 from moeengine import Engine
 from moeengine.cli import main
 from moeengine.errors import MoeEngineError
 from tests.arch_models import ARCH_MODELS, BASE, prompt, write_arch
+from tests.odd_values import VALUES
 from tests.tiny import write_gguf, write_tiny
 
-T = gguf.GGUFValueType
-VALUES = {
-    "absent": None, "zero": 0, "odd": 7, "2^20": 2**20, "2^64-1": (2**64 - 1, T.UINT64), "negative": -1,
-    "inf": math.inf, "nan": math.nan, "bool": True, "text": "x\x00\x1b", "large array": [2**30, 2**30],
-    "infinities": [math.inf, math.nan], "texts": ["a", "b"], "most": (1.7e308, T.FLOAT64), "least": (5e-324, T.FLOAT64),
-}  # fmt: skip
 BESIDE = [  # keys that every architecture may have, though no model here has all of them
     "attention.scale", "expert_group_count", "expert_group_used_count", "expert_weights_norm", "nextn_predict_layers",
     "rope.dimension_sections", "rope.scale_linear", "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor",

@@ -1,13 +1,14 @@
 """GroveMoE: experts that several others share. Logits: test_archs.py."""
 
+import functools
+
 import numpy as np
 import pytest
 
-from moeengine import Engine
-from moeengine.errors import GGUFError, MoeEngineError
+from moeengine.errors import GGUFError
 from tests.arch_models import F, prompt, write_arch
-from tests.engine.test_odd_metadata import VALUES
 from tests.graph.test_reference import load, logits
+from tests.odd_values import count_refused
 
 KEYS = ("experts_per_group", "expert_group_scale", "expert_chunk_feed_forward_length")
 
@@ -54,14 +55,6 @@ def test_a_missing_or_odd_tensor_is_named(tmp_path):
 
 
 def test_any_value_of_its_own_keys_works_or_is_refused(tmp_path):
-    path, n_refused = tmp_path / "a.gguf", 0
-    for key in KEYS:
-        for name, value in VALUES.items():
-            write_arch(path, "grovemoe", metadata={key: value})
-            try:
-                with Engine(path, n_threads=1) as engine:
-                    engine.complete([1, 2], max_tokens=2, temperature=0)
-            except MoeEngineError as error:
-                n_refused += 1
-                assert "a.gguf" in str(error), (key, name, error)
-    assert n_refused > 20
+    keys = KEYS
+    write = functools.partial(write_arch, name="grovemoe")
+    assert count_refused(tmp_path / "a.gguf", write, keys) > 20

@@ -9,7 +9,7 @@ import pytest
 from moeengine import Engine
 from moeengine.errors import GGUFError, UnsupportedError
 from tests.arch_models import D, write_arch
-from tests.engine.test_odd_metadata import VALUES
+from tests.odd_values import VALUES
 from tests.tiny import write_tiny
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
