@@ -37,7 +37,11 @@ class Ours:
         for token in tokens:
             self.session.eval([token])
         seconds = time.perf_counter() - start
+        kept = self.session.tokens[:depth]
         self.session.rewind(depth)
+        if self.session._context.n_ready(depth) < depth:  # a recurrent state is computed again now, not on the clock
+            self.session.rewind(0)
+            self.session.eval(kept)
         return seconds
 
     def logits(self, tokens, save_to, ubatch=None):

@@ -35,7 +35,7 @@ class Stock:
         if not self.ctx:
             raise RuntimeError(f"cannot make a context of {n_ctx} tokens")
         self.batch = api.llama_batch_init(self.n_batch, 0, 1)
-        self.n_past = 0
+        self.n_past, self.fed = 0, []
         self.n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         return self.n_vocab
 
@@ -134,6 +134,7 @@ class Stock:
         if status:
             raise RuntimeError(f"llama_decode returned {status}")
         self.n_past += len(part)
+        self.fed += part
         self.last = len(part) - 1
 
     def _row(self, i):
@@ -143,8 +144,13 @@ class Stock:
         return self._row(self.last)
 
     def _rewind(self, n):
-        self.api.rewind(self.ctx, n)
-        self.n_past = n
+        kept = self.fed[:n]
+        if not self.api.rewind(self.ctx, n):  # a recurrent state cannot be taken back
+            self.api.rewind(self.ctx, 0)
+            self.n_past, self.fed = 0, []
+            if kept:
+                self._feed(kept)
+        self.n_past, self.fed = n, kept
 
 
 class _Api:
