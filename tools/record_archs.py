@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.peers import stock  # noqa: E402
-from tests.arch_models import ARCH_MODELS, CHUNKS, DENSE_MODELS, N_TOKENS, prompt, weights_crc, write_arch  # noqa: E402
+from tests.arch_models import ARCH_MODELS, DENSE_MODELS, prompt, weights_crc, write_arch  # noqa: E402
+from tests.arch_parts import CHUNKS, N_TOKENS  # noqa: E402
 from tests.gpt_oss_models import GPT_OSS_MODELS, write_gpt_oss  # noqa: E402
 from tests.hybrid import HYBRID_MODELS, write_hybrid  # noqa: E402
 

@@ -5,7 +5,8 @@ import pytest
 from moeengine import Engine
 from moeengine.cli import main
 from moeengine.errors import MoeEngineError
-from tests.arch_models import ARCH_MODELS, BASE, prompt, write_arch
+from tests.arch_models import ARCH_MODELS, prompt, write_arch
+from tests.arch_parts import BASE
 from tests.odd_values import VALUES
 from tests.tiny import write_gguf, write_tiny
 

@@ -13,7 +13,8 @@ from moeengine.loader.model_file import ModelFile
 from moeengine.loader.model_info import describe
 from moeengine.quantize.retier import parse_tiers, retier
 from moeengine.supply import available as supplies
-from tests.arch_models import ARCH_MODELS, DENSE_MODELS, QType, prompt, weights_crc, write_arch
+from tests.arch_models import ARCH_MODELS, DENSE_MODELS, prompt, weights_crc, write_arch
+from tests.arch_parts import QType
 from tests.graph.test_reference import load, logits
 from tests.hybrid import HYBRID_MODELS
 from tests.kernels.isas import on_every_isa

@@ -10,7 +10,8 @@ from moeengine.kernels.threads import Team
 from moeengine import Engine
 from moeengine.errors import ConfigError, GGUFError, MoeEngineError, UnsupportedError
 from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_bytes
-from tests.arch_models import ARCH_MODELS, QType, prompt, write_arch
+from tests.arch_models import ARCH_MODELS, prompt, write_arch
+from tests.arch_parts import QType
 from tests.graph.test_archs import RECORDS
 from tests.graph.test_hybrid import error_of
 from tests.graph.test_reference import load, logits

@@ -6,7 +6,8 @@ import pytest
 from moeengine import Engine
 from moeengine.errors import GGUFError, UnsupportedError
 from moeengine.loader.model_info import describe, kv_bytes_per_token
-from tests.arch_models import D, E, K, QType, X, prompt, weights_crc, write_arch
+from tests.arch_models import prompt, weights_crc, write_arch
+from tests.arch_parts import D, E, K, QType, X
 from tests.graph.test_archs import RECORDS
 from tests.graph.test_reference import assert_same_bytes_everywhere, load, logits
 

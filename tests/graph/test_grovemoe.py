@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from moeengine.errors import GGUFError
-from tests.arch_models import F, prompt, write_arch
+from tests.arch_models import prompt, write_arch
+from tests.arch_parts import F
 from tests.graph.test_reference import load, logits
 from tests.odd_values import count_refused
 

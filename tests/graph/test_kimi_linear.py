@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from moeengine.kernels.threads import Team
 
 from moeengine.errors import GGUFError
-from moeengine.kernels.threads import Team
 from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_bytes
-from tests.arch_models import E, H, prompt, write_arch
+from tests.arch_models import prompt, write_arch
+from tests.arch_parts import E, H
 from tests.graph.test_reference import load, logits
 
 NAME = "kimi-linear-small"

@@ -11,7 +11,8 @@ from moeengine import Engine
 from moeengine.errors import GGUFError, MoeEngineError, UnsupportedError
 from moeengine.graph.arch.deepseek2 import usual_gating
 from moeengine.loader.model_info import describe
-from tests.arch_models import ARCH_MODELS, H, QType, prompt, write_arch
+from tests.arch_models import ARCH_MODELS, prompt, write_arch
+from tests.arch_parts import H, QType
 from tests.graph.test_reference import load, logits
 from tests.odd_values import VALUES, count_refused
 from tests.tiny_weights import random_weights

@@ -12,7 +12,8 @@ from moeengine.errors import GGUFError, MoeEngineError, NumericError
 from moeengine.loader.expert_map import map_of
 from moeengine.loader.model_file import ModelFile
 from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_bytes
-from tests.arch_models import ARCH_MODELS, D, E, F, K, QType, X, prompt, write_arch
+from tests.arch_models import ARCH_MODELS, prompt, write_arch
+from tests.arch_parts import D, E, F, K, QType, X
 from tests.graph.test_reference import load, logits
 from tests.odd_values import count_refused
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from moeengine.errors import GGUFError
-from tests.arch_models import ARCH_MODELS, prompt, write_arch, yarn
+from tests.arch_models import ARCH_MODELS, prompt, write_arch
+from tests.arch_parts import yarn
 from tests.graph.test_reference import load, logits
 
 WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"

@@ -8,7 +8,8 @@ import pytest
 
 from moeengine import Engine
 from moeengine.errors import GGUFError, UnsupportedError
-from tests.arch_models import D, write_arch
+from tests.arch_models import write_arch
+from tests.arch_parts import D
 from tests.odd_values import VALUES
 from tests.tiny import write_tiny
 

@@ -12,7 +12,8 @@ from moeengine.kernels.threads import Team
 from moeengine import Engine
 from moeengine.errors import GGUFError, MoeEngineError, UnsupportedError
 from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_bytes
-from tests.arch_models import E, prompt, weights_crc, write_arch
+from tests.arch_models import prompt, weights_crc, write_arch
+from tests.arch_parts import E
 from tests.graph.test_archs import RECORDS
 from tests.graph.test_hybrid import error_of
 from tests.graph.test_reference import assert_same_bytes_everywhere, load, logits

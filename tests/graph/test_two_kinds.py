@@ -5,7 +5,8 @@ import pytest
 
 from moeengine.errors import GGUFError
 from moeengine.loader.model_info import describe
-from tests.arch_models import D, E, H, QType, prompt, write_arch
+from tests.arch_models import prompt, write_arch
+from tests.arch_parts import D, E, H, QType
 from tests.graph.test_reference import load, logits
 
 TOKENS = prompt()[:60]
