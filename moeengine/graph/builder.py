@@ -19,7 +19,7 @@ from moeengine.graph.expert_tiers import BankWeights, TierWeights
 from moeengine.graph.ffn import FfnBlock
 from moeengine.graph.hparams import GATING_FUNCS, Sizes, read_hparams
 from moeengine.graph.moe_ffn import GROUP_PAIRS, MoeBlock
-from moeengine.graph.rope import rope_config, text_factors
+from moeengine.graph.rope import MOST_SCALE, rope_config, text_factors
 from moeengine.graph.router import check_groups
 from moeengine.graph.weights import Tensors, Vector
 from moeengine.loader.banks import check_counts, chunk_tier, layer_banks
@@ -153,7 +153,7 @@ class Builder:
         gates = self.matrix(blk + "attn_gate.weight", {"values": H * Dv, "heads": H}[gate], E) if gate else None
         o = self.matrix(blk + "attn_output.weight", E, H * Dv)
         width = {None: None, "head": (Dk, Dk), "row": (H * Dk, K * Dk)}[head_norm]
-        scale = scale or self.file.get_float(f"{hp.arch}.attention.scale", 0.0) or 1.0 / math.sqrt(Dk)
+        scale = scale or self.file.get_float(f"{hp.arch}.attention.scale", 0.0, lo=0, hi=MOST_SCALE) or 1.0 / math.sqrt(Dk)
         rope = (self.window_rope if window else self.rope) if with_rope else None
         n_rot = rope.n_rot if rope else 0
         if n_rot > Dk:

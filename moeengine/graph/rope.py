@@ -14,6 +14,7 @@ f32 = np.float32
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6  # of a context: with others, angles leave float32 or its reciprocal does
 LEAST_TURNS, MOST_TURNS = 1e-6, 1e6
 LEAST_BASE, MOST_BASE = 1e-30, 1e30
+MOST_SCALE = 1000.0  # of queries, keys or their scores: attention rounds to F16, which ends at 65504
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,10 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     ext_factor = file.get_float(f"{arch}.rope.scaling.yarn_ext_factor", -1.0)
     if ext_factor < 0:
         ext_factor = 1.0 if kind == "yarn" else 0.0
-    attn_factor = file.get_float(f"{arch}.rope.scaling.attn_factor", 1.0)
+    attn_factor = file.get_float(f"{arch}.rope.scaling.attn_factor", 1.0, lo=0, hi=MOST_SCALE)
     low = high = 0.0
     if ext_factor == 0.0:
-        attn_factor *= file.get_float(f"{arch}.rope.scaling.yarn_attn_factor", 1.0)
+        attn_factor *= file.get_float(f"{arch}.rope.scaling.yarn_attn_factor", 1.0, lo=0, hi=MOST_SCALE)
     if ext_factor != 0.0:
         if base == 1:
             raise GGUFError(f"{file.files[0].path}: {arch}.{base_key}: found 1, with which YaRN has no wave lengths")

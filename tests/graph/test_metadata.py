@@ -28,6 +28,8 @@ REFUSED = [
     ("rope.scaling.yarn_beta_fast", 0.0, "yarn_beta_fast"),
     ("rope.scaling.yarn_beta_slow", -1.0, "yarn_beta_slow"),
     ("rope.scaling.yarn_beta_slow", VALUES["most"], "yarn_beta_slow"),
+    ("rope.scaling.attn_factor", 65536.0, "attn_factor.*1000"),  # beyond what F16 holds
+    ("attention.scale", 1e9, "attention.scale"),
     ("rope.scaling.yarn_log_multiplier", -20 / math.log(4), "yarn_log_multiplier"),
 ]
 
