@@ -47,6 +47,12 @@ class Builder:
         """Weight (n_rows, n_in), remembered by name; see Tensors.matrix."""
         return self._remembered(name, self.tensors.matrix(name, n_rows, n_in, **options), n_rows, n_in)
 
+    def taps(self, name, n_channels, n_taps):
+        """Vector (n_taps, n_channels) of a convolution, whose tensor is (n_channels, n_taps)."""
+        self.tensors.info(name, (n_channels, n_taps))
+        rows = self.tensors.vector(name, None).array().reshape(n_channels, n_taps)
+        return Vector(np.ascontiguousarray(rows.T), name)
+
     def matrices(self, name, n, n_rows, n_in):
         """n matrices (n_rows, n_in) of one tensor as a Weight (n * n_rows, n_in), remembered by name."""
         return self._remembered(name, self.tensors.matrices(name, n, n_rows, n_in), n * n_rows, n_in)

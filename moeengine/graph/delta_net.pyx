@@ -7,19 +7,16 @@ A unit of work is a head, or some rows of one; its tokens follow one another, so
 Between convolution and output norm, queries, keys and values lie head after head, each (T, dim), in Pass.wide: rows of
 one head would otherwise be so far apart that they throw each other out of a cache.
 """
-from libc.math cimport expf, logf, sqrtf
+from libc.math cimport expf, sqrtf
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from moeengine.graph.block cimport Block, Linear, Pass, add_residual, cancelled, linear, norm_rows
 from moeengine.graph.causal_conv cimport CausalConv, convolve_channels
+from moeengine.graph.recurrent_heads cimport UNIT_ROWS, sigmoid, softplus, unit_rows
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport moe_delta, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
-
-cdef enum:
-    UNIT_ROWS = 32        # of a head's state, a unit of work
-
 
 cdef struct DeltaNet:
     int64_t n_embd, n_head_k, n_head_v, dim
@@ -40,16 +37,10 @@ cdef struct DeltaNet:
 cdef void convolve_head(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
     """Convolution and SiLU of one of the query, key and value heads, all tokens, into p.wide; norms queries and keys to
     length 1; keeps the last projections for the next chunk."""
-    cdef int64_t T = p.n_tokens, t
-    cdef float *y = p.wide + head * T * d.dim
-    cdef float norm = <float>1 / sqrtf(<float>d.dim)
+    cdef float *y = p.wide + head * p.n_tokens * d.dim
     convolve_channels(&d.conv, p, p.q, head * d.dim, d.dim, y)
-    if head >= 2 * d.n_head_k:
-        return
-    for t in range(T):      # x / max(|x|, eps), the way llama.cpp computes it
-        p.isa.rms_norm(<size_t>d.dim, y, NULL, d.eps / <float>d.dim, y)
-        p.isa.scale(<size_t>d.dim, norm, y, y)
-        y += d.dim
+    if head < 2 * d.n_head_k:
+        unit_rows(p.isa, p.n_tokens, d.dim, d.eps, y)
 
 
 cdef float *gates_of(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
@@ -62,16 +53,13 @@ cdef void gate_head(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil:
     cdef const float *beta = p.k + head
     cdef const float *alpha = p.k + T * d.n_head_v + head
     cdef float *gates = gates_of(d, p, head)
-    cdef float x
     if d.by_group:
         stride = 2 * d.n_head_v
         beta = p.k + head // group * 2 * group + head % group
         alpha = beta + group
     for t in range(T):
-        x = alpha[t * stride] + d.dt_bias[head]
-        x = x if x > <float>20 else logf(<float>1 + expf(x))       # softplus
-        gates[t] = expf(x * d.a[head])
-        gates[T + t] = <float>1 / (<float>1 + expf(-beta[t * stride]))
+        gates[t] = expf(softplus(alpha[t * stride] + d.dt_bias[head]) * d.a[head])
+        gates[T + t] = sigmoid(beta[t * stride])
 
 
 cdef void convolve(const DeltaNet *d, Pass *p) noexcept nogil:

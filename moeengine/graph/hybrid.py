@@ -9,7 +9,6 @@ import numpy as np
 from moeengine.errors import GGUFError
 from moeengine.graph.causal_conv import MAX_TAPS
 from moeengine.graph.delta_net import DeltaNetBlock
-from moeengine.graph.weights import Vector
 
 MAX_DIM = 1024  # of a head: its state has the square of it; published models have 128
 USUAL_INTERVAL = 4  # every fourth layer is attention
@@ -87,11 +86,9 @@ def delta_net(b, il, shape, *, by_group=False):
     names = [("ssm_ba", 2 * n_v)] if by_group else [("ssm_beta", n_v), ("ssm_alpha", n_v)]
     gates = [b.matrix(f"{blk}{name}.weight", n, E) for name, n in names]
     out = b.matrix(blk + "ssm_out.weight", E, n_inner)
-    b.tensors.info(blk + "ssm_conv1d.weight", (C, shape.n_taps))
-    taps = b.tensors.vector(blk + "ssm_conv1d.weight", None).array().reshape(C, shape.n_taps)
     b.blocks.append(DeltaNetBlock(
         attn_norm=b.tensors.vector(blk + "attn_norm.weight", E), qkv=qkv, z=z, gates=gates,
-        conv=Vector(np.ascontiguousarray(taps.T), blk + "ssm_conv1d.weight"),
+        conv=b.taps(blk + "ssm_conv1d.weight", C, shape.n_taps),
         dt_bias=b.tensors.vector(blk + "ssm_dt.bias", n_v), a=b.tensors.vector(blk + "ssm_a", n_v),
         norm=b.tensors.vector(blk + "ssm_norm.weight", shape.dim), out=out,
         n_head_k=shape.n_head_k, n_head_v=n_v, dim=shape.dim, n_taps=shape.n_taps, by_group=by_group,

@@ -4,18 +4,18 @@ at a rate of its own. Queries, keys and values are convolved apart; rates and ou
 Between convolution and output norm heads lie one after the other, each (T, dim), in Pass.wide: queries, keys, values, then
 what is kept of each element of a key, then a row of shares that are learnt for each head.
 """
-from libc.math cimport expf, logf, sqrtf
+from libc.math cimport expf, sqrtf
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from moeengine.graph.block cimport Block, Linear, Pass, add_residual, cancelled, linear, norm_rows, quantize_rows
 from moeengine.graph.causal_conv cimport CausalConv, convolve_channels
+from moeengine.graph.recurrent_heads cimport UNIT_ROWS, sigmoid, softplus, unit_rows
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport moe_delta, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
 
 cdef enum:
-    UNIT_ROWS = 32        # of a head's state, a unit of work
     Q = 0
     K = 1
     V = 2
@@ -48,16 +48,10 @@ cdef inline float *betas(const Kda *d, Pass *p, int64_t head) noexcept nogil:
 
 cdef void convolve_head(const Kda *d, Pass *p, int which, int64_t head) noexcept nogil:
     """Convolution and SiLU; queries and keys normed to length 1."""
-    cdef int64_t T = p.n_tokens, t
     cdef float *y = part(d, p, which, head)
-    cdef float norm = <float>1 / sqrtf(<float>d.dim)
-    convolve_channels(&d.conv[which], p, p.q + which * T * d.n_head * d.dim, head * d.dim, d.dim, y)
-    if which == V:
-        return
-    for t in range(T):      # x / max(|x|, eps), the way llama.cpp computes it
-        p.isa.rms_norm(<size_t>d.dim, y, NULL, d.eps / <float>d.dim, y)
-        p.isa.scale(<size_t>d.dim, norm, y, y)
-        y += d.dim
+    convolve_channels(&d.conv[which], p, p.q + which * p.n_tokens * d.n_head * d.dim, head * d.dim, d.dim, y)
+    if which != V:
+        unit_rows(p.isa, p.n_tokens, d.dim, d.eps, y)
 
 
 cdef void gate_head(const Kda *d, Pass *p, int64_t head) noexcept nogil:
@@ -66,14 +60,11 @@ cdef void gate_head(const Kda *d, Pass *p, int64_t head) noexcept nogil:
     cdef float *beta = betas(d, p, head)
     cdef const float *bias = d.dt_bias + head * D
     cdef const float *rate
-    cdef float x
     for t in range(T):
         rate = p.v + t * n + head * D
         for i in range(D):
-            x = rate[i] + bias[i]
-            x = x if x > <float>20 else logf(<float>1 + expf(x))       # softplus
-            decay[t * D + i] = expf(x * d.a[head])
-        beta[t] = <float>1 / (<float>1 + expf(-p.k[2 * T * D + t * d.n_head + head]))
+            decay[t * D + i] = expf(softplus(rate[i] + bias[i]) * d.a[head])
+        beta[t] = sigmoid(p.k[2 * T * D + t * d.n_head + head])
 
 
 cdef void prepare_heads(const Kda *d, Pass *p) noexcept nogil:

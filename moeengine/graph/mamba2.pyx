@@ -4,19 +4,16 @@ What a layer knows of the tokens before a chunk is a state of fixed size (Pass.r
 the last projections, which the convolution needs, and a matrix a head; delta_net.pyx says how it is cut and laid out.
 Between convolution and output norm heads, then the groups' B and C, lie one after the other, each (T, dim), in Pass.wide.
 """
-from libc.math cimport expf, logf
+from libc.math cimport expf
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from moeengine.graph.block cimport Block, Linear, Pass, Residual, add_residual, cancelled, linear, norm_rows, residual_init
 from moeengine.graph.causal_conv cimport CausalConv, convolve_channels
+from moeengine.graph.recurrent_heads cimport UNIT_ROWS, softplus
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport moe_ssm, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim
-
-cdef enum:
-    UNIT_ROWS = 32        # of a head's state, a unit of work
-
 
 cdef struct Mamba:
     int64_t n_embd, n_head, head_dim, n_group, dim
@@ -53,8 +50,7 @@ cdef void gate_head(const Mamba *m, Pass *p, int64_t head) noexcept nogil:
     cdef float *gates = gates_of(m, p, head)
     cdef float x
     for t in range(T):
-        x = p.k[t * m.n_head + head] + m.dt_bias[head]
-        x = x if x > <float>20 else logf(<float>1 + expf(x))       # softplus
+        x = softplus(p.k[t * m.n_head + head] + m.dt_bias[head])
         gates[t] = expf(x * m.a[head])
         gates[T + t] = x
 

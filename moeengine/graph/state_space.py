@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from moeengine.errors import GGUFError
 from moeengine.graph.causal_conv import MAX_TAPS
 from moeengine.graph.mamba2 import Mamba2Block
-from moeengine.graph.weights import Vector
 
 MAX_DIM = 1024  # of a row of a head's state; published models have 128
 MAX_HEADS = 1 << 16
@@ -60,11 +57,9 @@ def mamba2(b, il, shape, *, residual_scale=1.0):
     whole = b.matrix(blk + "ssm_in.weight", n_inner + C + H, E)
     projections = [whole.rows(first, n) for first, n in ((0, n_inner), (n_inner, C), (n_inner + C, H))]
     out = b.matrix(blk + "ssm_out.weight", E, n_inner)
-    b.tensors.info(blk + "ssm_conv1d.weight", (C, shape.n_taps))
-    taps = b.tensors.vector(blk + "ssm_conv1d.weight", None).array().reshape(C, shape.n_taps)
     b.blocks.append(Mamba2Block(
         block_norm=b.tensors.vector(blk + "attn_norm.weight", E), projections=projections,
-        conv=Vector(np.ascontiguousarray(taps.T), blk + "ssm_conv1d.weight"),
+        conv=b.taps(blk + "ssm_conv1d.weight", C, shape.n_taps),
         conv_bias=b.tensors.vector(blk + "ssm_conv1d.bias", C, optional=True),
         dt_bias=b.tensors.vector(blk + "ssm_dt.bias", H), a=b.tensors.vector(blk + "ssm_a", H),
         skip=b.tensors.vector(blk + "ssm_d", H), norm=b.tensors.vector(blk + "ssm_norm.weight", n_inner), out=out,

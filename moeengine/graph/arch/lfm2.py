@@ -3,11 +3,8 @@
 Source: llama.cpp, models/lfm2.cpp.
 """
 
-import numpy as np
-
 from moeengine.graph.builder import MAX_WINDOW
 from moeengine.graph.short_conv import MAX_TAPS, ShortConvBlock
-from moeengine.graph.weights import Vector
 
 
 def build(b):
@@ -33,11 +30,9 @@ def short_conv(b, il):
     n_taps = b.file.get_int(f"{b.hparams.arch}.shortconv.l_cache", lo=2, hi=MAX_TAPS)
     in_proj = b.matrix(blk + "in_proj.weight", 3 * E, E)
     out_proj = b.matrix(blk + "out_proj.weight", E, E)
-    b.tensors.info(blk + "conv.weight", (E, n_taps))
-    taps = b.tensors.vector(blk + "conv.weight", None).array().reshape(E, n_taps)
     b.blocks.append(ShortConvBlock(
         attn_norm=b.tensors.vector(f"blk.{il}.attn_norm.weight", E), in_proj=in_proj,
-        conv=Vector(np.ascontiguousarray(taps.T), blk + "conv.weight"), out_proj=out_proj, n_taps=n_taps,
+        conv=b.taps(blk + "conv.weight", E, n_taps), out_proj=out_proj, n_taps=n_taps,
         eps=b.hparams.eps, state_offset=b.sizes.n_recurrent,
     ))  # fmt: skip
     b.normed(in_proj)
