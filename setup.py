@@ -17,6 +17,8 @@ DEBUG = bool(os.environ.get("MOEENGINE_DEBUG"))
 SANITIZE = os.environ.get("MOEENGINE_SANITIZE", "")
 # Only the baseline here: what an instruction set may use is stated in its own isa_<isa>.c.
 CFLAGS = ["-std=c11", "-fno-math-errno", "-ffp-contract=off", "-pthread", "-Wno-psabi"]
+# What newer compilers refuse is refused by all of them.
+CFLAGS += [f"-Werror={fault}" for fault in ("implicit-function-declaration", "implicit-int", "int-conversion", "incompatible-pointer-types")]
 CFLAGS += ["-O1", "-g", "-UNDEBUG"] if DEBUG or SANITIZE else ["-O3", "-g0"]
 LDFLAGS = ["-pthread"]
 if SANITIZE:

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* madvise */
 #include "page_maker.h"
 #include <signal.h>
 #include <sys/mman.h>
