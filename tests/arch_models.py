@@ -333,6 +333,17 @@ def _small_thinkers():
     }  # fmt: skip
 
 
+def _llama4(n_expert=X, long=False, **metadata):
+    """Experts in every second layer; the fourth layer does not rotate."""
+    heads = (*attention(), *norm())
+    layers = ((*heads, *gated(G)), (*heads, *experts(shared=F, n_expert=n_expert))) * 2
+    return ArchModel("llama4", {
+        "interleave_moe_layer_step": 2, "rope.freq_base": 500000.0, "expert_count": n_expert,
+        **metadata, **({"context_length": 16384} if long else {}),
+    }, layers, (("rope_freqs.weight", (D // 2,), "factor"),), in_any_order=False, n_tokens=8320 if long else N_TOKENS,
+       n_kept=128 if long else 0)  # fmt: skip
+
+
 _BAILING1 = (*attention(), *norm(), *experts(shared=2 * F))
 _DEEPSEEK1 = (*attention(n_head=2, n_head_kv=2, d=32), *norm())
 _QWEN = (*attention(norms="head"), *norm(), *experts())
@@ -374,6 +385,8 @@ ARCH_MODELS = {
         "rope.dimension_count": 32, "rope.scaling.type": "none", "leading_dense_block_count": 1, "expert_shared_count": 2,
         "expert_weights_scale": 1.0,
     }, ((*_DEEPSEEK1, *gated(G)), *((*_DEEPSEEK1, *experts(shared=2 * F)),) * 2)),
+    "llama4": _llama4(expert_used_count=1),
+    "llama4-many": _llama4(n_expert=128, **{"rope.freq_base_swa": 10000.0, "attention.sliding_window_pattern": [1, 0, 1, 0]}),
     **_small_thinkers(),
     "grovemoe": ArchModel("grovemoe", {
         "experts_per_group": 2, "expert_group_scale": 0.5, "expert_chunk_feed_forward_length": 32,
@@ -419,10 +432,13 @@ DENSE_MODELS = {
     "gemma4-dense": _gemma4(dense=True),
 }  # fmt: skip
 
+# Longer texts than others, for tests of their own.
+LONG_MODELS = {"llama4-long": _llama4(long=True)}
+
 
 def write_arch(path, name, *, quant="F32", tensors=None, metadata=None):
-    """Write a model of ARCH_MODELS or DENSE_MODELS and return a Tiny. `tensors`, `metadata` replace; None removes."""
-    model = (ARCH_MODELS | DENSE_MODELS)[name]
+    """Write a model of ARCH_MODELS, DENSE_MODELS or LONG_MODELS and return a Tiny. `tensors`, `metadata` replace; None removes."""
+    model = (ARCH_MODELS | DENSE_MODELS | LONG_MODELS)[name]
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     rows = [("token_embd.weight", (V, E), "matrix"), *norm(model.output_norm), *model.ends]
     rows += [] if model.tied else [("output.weight", (V, E), "matrix")]

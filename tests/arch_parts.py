@@ -24,6 +24,7 @@ class ArchModel:
     output_norm: str = "output_norm"
     in_any_order: bool = True  # no sum of F32 weights is taken in another order than stock's, or it does not matter
     n_tokens: int = N_TOKENS  # of the prompt that is recorded
+    n_kept: int = 0  # of the last of these the logits are kept; 0: of all
 
     @property
     def n_expert(self):
@@ -33,7 +34,7 @@ class ArchModel:
     @property
     def n_ctx(self):
         """Positions of the context that the prompt is recorded and tested in."""
-        return 256 if self.n_tokens <= 256 else 512
+        return 256 * (self.n_tokens // 256 + 1)
 
 
 BASE = {

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t
 
 from moeengine.graph.block cimport Linear, Pass, Residual
+from moeengine.graph.temperature cimport Temperature
 
 cdef enum:
     Q_ROWS = 128        # query rows (token x head) of one unit of work
@@ -19,6 +20,7 @@ cdef struct Attention:
     float eps, scale
     Residual residual
     float q_scale               # of the queries, before the scores are taken
+    Temperature temperature     # the same by position
     const float *attn_norm      # (E,)
     const float *norm_bias      # (E,) or NULL
     Linear qkv[4]               # queries, keys, values unless they are the keys', a gate of its own
@@ -31,6 +33,7 @@ cdef struct Attention:
     bint norm_values            # values are normed a head, without a weight
     bint values_are_keys        # there is no matrix of values: they are what the one of keys gives
     int64_t window              # a query sees so many keys, its own included; 0: all before it
+    bint chunked                # a query sees those of its own `window` positions, counted from 0, up to its own
     const float *sinks          # (H,) or NULL
     int64_t kv_offset           # of this layer in the cache, in elements per position
     unsigned formats            # activation formats that q, k and v need

@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 from moeengine.graph.block cimport (
     Block, Linear, Pass, Residual, add_residual, biased_norm_rows, cancelled, linear, quantize_rows, residual_init,
 )
+from moeengine.graph.temperature cimport temperature
 from moeengine.graph.weights cimport Vector, Weight, values_of
 from moeengine.kernels.table cimport (
     MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
@@ -60,6 +61,7 @@ cdef void finish_head(const Attention *a, Pass *p, int64_t t, const float *norm,
 cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64_t t1) noexcept nogil:
     """Head norms and rope for one KV head and its query heads, tokens t0 <= t < t1; fills the cache."""
     cdef int64_t t, h, group = a.n_head // a.n_head_kv, pos = p.n_past + t0
+    cdef float q_scale = a.q_scale
     cdef float *q
     cdef float *k
     cdef float *v
@@ -69,10 +71,12 @@ cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0,
     cache_of(a, p, head_kv, &k_cache, &v_cache)
     for t in range(t0, t1):
         q = p.q + (t * a.n_head + head_kv * group) * a.head_dim_k
+        if a.temperature.scale != 0:
+            q_scale = a.q_scale * temperature(&a.temperature, p.n_past + t)
         for h in range(group):
             finish_head(a, p, t, a.q_norm, q)
-            if a.q_scale != 1:
-                p.isa.scale(<size_t>a.head_dim_k, a.q_scale, q, q)
+            if q_scale != 1:
+                p.isa.scale(<size_t>a.head_dim_k, q_scale, q, q)
             q += a.head_dim_k
         k = p.k + (t * a.n_head_kv + head_kv) * a.head_dim_k
         v = p.v + (t * a.n_head_kv + head_kv) * a.head_dim_v
@@ -104,6 +108,8 @@ cdef void finish_qkv(const Attention *a, Pass *p) noexcept nogil:
 
 cdef inline int64_t first_key(const Attention *a, int64_t pos) noexcept nogil:
     """The first position that the query at `pos` sees."""
+    if a.chunked:
+        return pos - pos % a.window
     return max(<int64_t>0, pos + 1 - a.window) if a.window else 0
 
 
@@ -300,7 +306,9 @@ cdef class AttentionBlock(Block):
     scale : float                  of the scores, usually 1/sqrt(Dk)
     q_scale : float                of the queries; they are rounded to F16 after it, but the scores before theirs
     kv_offset : int                elements a position of all earlier layers in the cache
+    temperature : (scale, length, offset)    see Temperature
     window : int                   keys a query sees, its own included; 0: all before it
+    chunked : bool                 positions are cut into chunks of `window`, and a query sees those of its own chunk before it
     sinks : Vector (H,) or None    a logit a head that takes part in the softmax without a value
     with_gate : bool               q is (H * 2 * Dk, E): a gate, whose sigmoid the result is multiplied with, follows every
                                    head; Dv is Dk
@@ -312,7 +320,8 @@ cdef class AttentionBlock(Block):
                  bint norm_whole_row, int n_head, int n_head_kv, int head_dim_k, int head_dim_v,
                  int n_rot, bint neox, float eps, float scale, int64_t kv_offset, bint norm_after_rope=False,
                  norm_bias=None, float q_scale=1.0, float residual_scale=1.0, int64_t window=0, sinks=None,
-                 bint with_gate=False, gate=None, int rope_at=0, bint norm_values=False, post_norm=None):
+                 bint with_gate=False, gate=None, int rope_at=0, bint norm_values=False, post_norm=None,
+                 bint chunked=False, tuple temperature=(0, 1, 0)):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
         cdef Attention *a = <Attention *>calloc(1, sizeof(Attention))
@@ -337,7 +346,8 @@ cdef class AttentionBlock(Block):
         a.gate = GATE_IN_Q if with_gate else GATE_NONE
         if gate is not None:
             a.gate = GATE_HEADS if gate.n_rows == n_head else GATE_VALUES
-        a.window, a.sinks = window, values_of(sinks)
+        a.window, a.chunked, a.sinks = window, chunked, values_of(sinks)
+        a.temperature.scale, a.temperature.length, a.temperature.offset = temperature
 
     def __dealloc__(self):
         free(self.state)

@@ -103,15 +103,15 @@ class Builder:
         self.sizes.largest(n_rot=sum(config.n_rot for config in self.ropes))
         return rope
 
-    def windows(self, *, every, dense_first=False):
+    def windows(self, *, every, dense_first=False, window=None):
         """Keys that a query sees in each layer, 0 for all: list of int.
 
         `attention.sliding_window` keys in the layers that `attention.sliding_window_pattern` names: a flag a layer, or
         a number: all but the last of so many layers, 0 for all of them. every : the number where the file has none, or
-        None: it must have flags. dense_first : all but the first of so many, instead
+        None: it must have flags. dense_first : all but the first of so many, instead. window : int, in the place of the key
         """
         file, n_layer, key = self.file, self.hparams.n_layer, f"{self.hparams.arch}.attention.sliding_window"
-        window = file.get_int(key, lo=1, hi=MAX_WINDOW)
+        window = window or file.get_int(key, lo=1, hi=MAX_WINDOW)
         flags = file.get(f"{key}_pattern", None)
         if isinstance(flags, np.ndarray):
             if flags.dtype.kind not in "biu" or len(flags) < n_layer:
@@ -126,10 +126,10 @@ class Builder:
 
     def attention(self, il, *, neox, head_norm=None, norm_after_rope=False, residual_scale=1.0, scale=None, scale_queries=False,
                   window=0, sinks=False, with_rope=True, with_gate=False, gate=None, head_dim=None, optional_values=False,
-                  norm_values=False, post_norm=None):
+                  norm_values=False, post_norm=None, **options):
         """Self-attention.
 
-        head_norm : None, "head" (one weight a head value) or "row" (over all heads)
+        head_norm : None, "head" (one weight a head value), "unit" (the same without weights) or "row" (over all heads)
         scale : float                   of the scores; None: `attention.scale`, or 1 / sqrt(Dk)
         scale_queries : bool            the queries are scaled, not the scores
         window : int                    keys a query sees, 0 for all
@@ -138,7 +138,7 @@ class Builder:
         gate : None, "values" or "heads"    `attn_gate` has a gate for each value of the result, or each head
         head_dim : (Dk, Dv)             None: those of the metadata
         optional_values : bool          where the file has no `attn_v`, values are what `attn_k` gives
-        norm_values, post_norm          see AttentionBlock; post_norm: name of the norm
+        norm_values, post_norm, options    see AttentionBlock; post_norm: name of the norm
         """
         hp, blk = self.hparams, f"blk.{il}."
         E, H, K = hp.n_embd, hp.n_head[il], hp.n_head_kv[il]
@@ -158,7 +158,10 @@ class Builder:
             v = self.matrix(blk + "attn_v.weight", K * Dv, E, optional=optional_values)
         gates = self.matrix(blk + "attn_gate.weight", {"values": H * Dv, "heads": H}[gate], E) if gate else None
         o = self.matrix(blk + "attn_output.weight", E, H * Dv)
-        width = {None: None, "head": (Dk, Dk), "row": (H * Dk, K * Dk)}[head_norm]
+        widths = {"head": (Dk, Dk), "row": (H * Dk, K * Dk)}.get(head_norm)
+        q_norm = k_norm = Vector(np.ones(Dk)) if head_norm == "unit" else None
+        if widths:
+            q_norm, k_norm = (self.tensors.vector(f"{blk}attn_{part}_norm.weight", n) for part, n in zip("qk", widths))
         scale = scale or self.file.get_float(f"{hp.arch}.attention.scale", 0.0, lo=0, hi=MOST_SCALE) or 1.0 / math.sqrt(Dk)
         rope = (self.window_rope if window else self.rope) if with_rope else None
         n_rot = rope.n_rot if rope else 0
@@ -168,15 +171,13 @@ class Builder:
         self.blocks.append(AttentionBlock(
             attn_norm=self.tensors.vector(blk + "attn_norm.weight", E),
             norm_bias=self.tensors.vector(blk + "attn_norm.bias", E, optional=True), q=q, k=k, v=v, o=o, gate=gates,
-            q_norm=self.tensors.vector(blk + "attn_q_norm.weight", width[0]) if width else None,
-            k_norm=self.tensors.vector(blk + "attn_k_norm.weight", width[1]) if width else None,
-            norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
+            q_norm=q_norm, k_norm=k_norm, norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
             n_rot=n_rot, rope_at=sum(r.n_rot for r in self.ropes[:self.ropes.index(rope)]) if rope else 0, neox=neox, eps=hp.eps,
             scale=1.0 if scale_queries else scale, q_scale=scale if scale_queries else 1.0,
             kv_offset=self.sizes.kv_elements, norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
             sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,
             with_gate=with_gate, norm_values=norm_values,
-            post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None,
+            post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None, **options,
         ))
         self.normed(*(weight for weight in (q, k, v, gates) if weight is not None))
         self.sizes.largest(n_head=H, n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)

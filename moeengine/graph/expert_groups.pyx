@@ -54,15 +54,17 @@ cdef bint next_group(const MoeState *s, const Tier *tier, const ExpertPlan *plan
 
 
 cdef void gather(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
-                 const uint8_t **x, size_t *stride) noexcept nogil:
-    """Activation rows of the group's pairs in a row, for gate and for up. Ends with a barrier."""
+                 const uint8_t **x, size_t *stride, float *row) noexcept nogil:
+    """Activation rows of the group's pairs in a row, for gate and for up; row (E,) is scratch. Ends with a barrier."""
     cdef int i, f, same = tier.bank[GATE].one.type.x_format == tier.bank[UP].one.type.x_format
     cdef int64_t k, n = g.p1 - g.p0, A = s.route.n_expert_used
+    cdef int32_t pair
     cdef uint8_t *to = p.gx
+    cdef bint is_one = p.n_tokens == 1 and not s.weigh_inputs    # every pair has the one row there is
     for i in range(2):
         f = tier.bank[i].one.type.x_format
         stride[i] = moe_x_row_bytes(p.isa, f, <size_t>s.n_embd)
-        if p.n_tokens == 1:      # every pair has the one row there is
+        if is_one:
             x[i] = p.xq[f]
             stride[i] = 0
         elif i == 1 and same:
@@ -70,15 +72,22 @@ cdef void gather(const MoeState *s, const Tier *tier, Pass *p, const Group *g,
         else:
             x[i] = to
             to += <size_t>n * stride[i]
-    if p.n_tokens == 1:
+    if is_one:
         return
     while True:
         k = team_claim(p.team, n)
         if k < 0:
             break
+        pair = p.plan.pair[g.p0 + k]
+        if s.weigh_inputs:      # with that the weight has had its effect
+            p.isa.scale(<size_t>s.n_embd, p.route_weights[pair], p.norm + pair // A * s.n_embd, row)
+            p.route_weights[pair] = 1
         for i in range(1 if same else 2):
-            memcpy(<uint8_t *>x[i] + <size_t>k * stride[i],
-                   p.xq[tier.bank[i].one.type.x_format] + <size_t>(p.plan.pair[g.p0 + k] // A) * stride[i], stride[i])
+            f = tier.bank[i].one.type.x_format
+            if s.weigh_inputs:
+                p.isa.x[f].quantize_row(<size_t>s.n_embd, row, <uint8_t *>x[i] + <size_t>k * stride[i])
+            else:
+                memcpy(<uint8_t *>x[i] + <size_t>k * stride[i], p.xq[f] + <size_t>(pair // A) * stride[i], stride[i])
     team_barrier(p.team)
 
 
@@ -258,7 +267,7 @@ cdef void tier_run(const MoeState *s, const Tier *tier, Pass *p, int ith) noexce
             for i in range(g.i0, g.i1):
                 for b in range(3):
                     hooks_before(&tier.bank[b].hooks, &p.plan, i)
-        gather(s, tier, p, &g, x, stride)
+        gather(s, tier, p, &g, x, stride, tmp)
         gate_up(s, tier, p, &g, x, stride, tmp)
         quantize_hidden(s, tier, p, &g)
         down_sum(s, tier, p, &g, tmp)

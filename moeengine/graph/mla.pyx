@@ -9,7 +9,6 @@ and kept.
 The absorbed queries are wide (a latent a head), so a chunk's attention goes through some tokens at a time; no token sees
 which others went with it.
 """
-from libc.math cimport floor, log
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -19,6 +18,7 @@ from moeengine.graph.block cimport (
     Block, Linear, Pass, UNITS_A_THREAD, add_residual, cancelled, even_chunk, linear, linear_chunk, norm_rows,
     quantize_rows, row_chunk, x_chunk,
 )
+from moeengine.graph.temperature cimport Temperature, temperature
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport (
     MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
@@ -41,8 +41,7 @@ cdef struct Latent:
     int64_t n_embd, n_head, n_lora_q, n_lora, n_nope, n_rot, head_dim_v
     bint absorbed
     float eps, scale
-    double temperature_scale    # 0: queries keep their length
-    double temperature_length
+    Temperature temperature
     bint with_rope              # else the n_rot values are as the others
     const float *attn_norm      # (E,)
     Linear down[2]              # q_a, or q where queries have no latent; kv_a
@@ -66,11 +65,6 @@ cdef inline int64_t latent_row(const Latent *m) noexcept nogil:
 cdef inline int64_t head_dim(const Latent *m) noexcept nogil:
     """Floats of one head's query before absorption."""
     return m.n_nope + m.n_rot
-
-
-cdef inline float temperature(const Latent *m, int64_t pos) noexcept nogil:
-    """What the query at `pos` is multiplied with, so that attention stays sharp over long texts."""
-    return <float>(log(floor(pos / m.temperature_length) + 1) * m.temperature_scale + 1)
 
 
 cdef inline void rotate(const Latent *m, Pass *p, int64_t t, float *x) noexcept nogil:
@@ -137,8 +131,8 @@ cdef void make_heads(const Latent *m, Pass *p) noexcept nogil:
             q = p.q + (t * H + h) * D
             k = p.k + (t * H + h) * D
             rotate(m, p, t, q + m.n_nope)
-            if m.temperature_scale != 0:
-                p.isa.scale(<size_t>D, temperature(m, p.n_past + t), q, q)
+            if m.temperature.scale != 0:
+                p.isa.scale(<size_t>D, temperature(&m.temperature, p.n_past + t), q, q)
             memcpy(k, made, <size_t>m.n_nope * sizeof(float))
             memcpy(k + m.n_nope, latent + m.n_lora, <size_t>m.n_rot * sizeof(float))
             memcpy(p.v + (t * H + h) * Dv, made + m.n_nope, <size_t>Dv * sizeof(float))
@@ -207,7 +201,8 @@ cdef void scale_rows(const Latent *m, Pass *p, int64_t t0, int64_t n_rows) noexc
         r = team_claim(p.team, n_rows)
         if r < 0:
             break
-        p.isa.scale(<size_t>n, temperature(m, p.n_past + t0 + r // m.n_head), p.latent_rows + r * n, p.latent_rows + r * n)
+        p.isa.scale(<size_t>n, temperature(&m.temperature, p.n_past + t0 + r // m.n_head), p.latent_rows + r * n,
+                    p.latent_rows + r * n)
     team_barrier(p.team)
 
 
@@ -320,7 +315,7 @@ cdef void attend_absorbed(const Latent *m, Pass *p, int ith) noexcept nogil:
         n = min(p.n_tokens - t0, p.latent_tokens)
         queries_of_rows(m, p, t0, n * H)
         head_products(p, &m.k_b, H, n, p.latent_rows, latent_row(m))
-        if m.temperature_scale != 0:
+        if m.temperature.scale != 0:
             scale_rows(m, p, t0, n * H)
         if p.n_tokens <= SPLIT_TOKENS and p.n_past + p.n_tokens > MOE_KV_SEGMENT:
             attend_split(m, p, ith)
@@ -390,7 +385,7 @@ cdef class LatentAttentionBlock(Block):
         self.keep = [attn_norm, q, q_a_norm, q_b, kv_a, kv_a_norm, k_b, v_b, kv_b, o]
         m.n_embd, m.n_head, m.n_lora, m.n_nope, m.n_rot = q.linear.n_in, n_head, kv_a_norm.size, n_nope, n_rot
         m.head_dim_v, m.eps, m.scale, m.kv_offset, m.absorbed = head_dim_v, eps, scale, kv_offset, kv_b is None
-        m.temperature_scale, m.temperature_length = temperature_scale, temperature_length
+        m.temperature.scale, m.temperature.length = temperature_scale, temperature_length
         m.with_rope = with_rope
         m.attn_norm, m.kv_a_norm = attn_norm.data, kv_a_norm.data
         m.down[0], m.down[1], m.wo = q.linear, kv_a.linear, o.linear

@@ -216,7 +216,7 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     p.guess_ids = <int32_t *>take(base, &at, A * 4)
     p.guess_weights = <float *>take(base, &at, A * 4)
     scratch = max(isa.attn_scratch_bytes(Q_ROWS, sizes.head_dim_k, sizes.head_dim_v),
-                  <size_t>X_CHUNK_ROWS * ROW_CHUNK * 4)
+                  <size_t>X_CHUNK_ROWS * ROW_CHUNK * 4, E * 4)
     p.thread_scratch_bytes = (scratch + 4095) & ~<size_t>4095
     p.thread_scratch = take(base, &at, n_threads * p.thread_scratch_bytes)
     p.kv_tile_stride = <int64_t>sizes.kv_elements * MOE_KV_TILE

@@ -133,6 +133,7 @@ cdef class MoeBlock(Block):
                                   and of both together
     by_token : IdTable (V, A) or None    experts of each token, in the place of a choice
     router_is_early : bool        its logits are in Pass.route_probs already
+    weigh_inputs : bool           weights are factors of what an expert reads, not of its result
     """
     cdef readonly object tiers
     cdef readonly int il
@@ -143,7 +144,7 @@ cdef class MoeBlock(Block):
                  float residual_scale=1.0, norm_bias=None, str activation="silu", float bound=0,
                  str shared_activation="silu", float shared_bound=0, by_token=None, router_norm=None, shared_norm=None,
                  expert_post_norm=None, shared_post_norm=None, post_norm=None, float after=1.0,
-                 bint router_is_early=False, float eps):
+                 bint router_is_early=False, bint weigh_inputs=False, float eps):
         cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
         if s == NULL:
             raise MemoryError
@@ -170,7 +171,7 @@ cdef class MoeBlock(Block):
         s.route.gating, s.route.norm_topk = GATINGS[gating], norm_topk
         s.route.scale, s.route.n_group, s.route.n_group_used = weights_scale, n_group, n_group_used
         s.route.select_bias = (<Vector?>select_bias).data if select_bias is not None else NULL
-        s.n_tiers = len(tiers)
+        s.n_tiers, s.weigh_inputs = len(tiers), weigh_inputs
         for i, tier in enumerate(tiers):
             tier_init(&s.tiers[i], tier)
             s.formats |= 1u << s.tiers[i].bank[GATE].one.type.x_format

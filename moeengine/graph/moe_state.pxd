@@ -50,6 +50,7 @@ cdef struct MoeState:
     RouterConfig route
     int n_tiers
     Tier tiers[MAX_TIERS]
+    bint weigh_inputs       # weights are factors of what an expert reads, not of its result
     bint has_shared
     DenseFfn shared
     GatedActivation activation      # of the routed experts

@@ -167,7 +167,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     )
 
 
-def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True):
+def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True, freq_factors=None):
     """RopeConfig of layers with a sliding window, whose base is `rope.freq_base_swa`; None where nothing is rotated.
 
     Parameters
@@ -176,6 +176,7 @@ def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True):
     n_rot : int or None             rotated values of a head, `rope.dimension_count_swa`; None: as in other layers
     default_base : float or None    where the file has no such key; None: as in other layers
     scaled : bool                   the angles are scaled as in other layers
+    freq_factors : Vector (n_rot/2,) or None
     """
     rot_key = "rope.dimension_count" if n_rot is None else "rope.dimension_count_swa"
     n_rot = hp.n_rot if n_rot is None else n_rot
@@ -184,4 +185,4 @@ def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True):
     if default_base is None:
         default_base = file.get_float(f"{hp.arch}.rope.freq_base", 10000.0, lo=LEAST_BASE, hi=MOST_BASE)
     return rope_config(file, n_rot=n_rot, n_ctx_train=hp.n_ctx_train, base_key="rope.freq_base_swa",
-                       default_base=default_base, scaled=scaled, rot_key=rot_key)
+                       default_base=default_base, scaled=scaled, rot_key=rot_key, freq_factors=freq_factors)

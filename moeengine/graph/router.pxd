@@ -6,6 +6,7 @@ cdef enum Gating:
     GATING_SOFTMAX        # softmax over all logits, then top-k
     GATING_SIGMOID        # sigmoid of every logit, then top-k
     GATING_SOFTMAX_TOPK   # top-k of the logits, then softmax over the chosen
+    GATING_SIGMOID_TOPK   # top-k of the logits, then sigmoid of the chosen
     GATING_SQRT_SOFTPLUS  # sqrt(log(1 + e^logit)) of every logit, then top-k
 
 cdef enum:

@@ -9,6 +9,7 @@ from moeengine.kernels.table cimport checked_isa, moe_isa
 from moeengine.errors import ConfigError
 
 GATINGS = {"softmax": GATING_SOFTMAX, "sigmoid": GATING_SIGMOID, "softmax_topk": GATING_SOFTMAX_TOPK,
+           "sigmoid_topk": GATING_SIGMOID_TOPK,
            "sqrt_softplus": GATING_SQRT_SOFTPLUS}
 MIN_WEIGHT_SUM = 6.103515625e-5
 
@@ -96,6 +97,9 @@ cdef bint route_token(const moe_isa *isa, const RouterConfig *r, float *logits,
         weights[j] = logits[ids[j]]
     if r.gating == GATING_SOFTMAX_TOPK:
         isa.softmax(<size_t>A, weights)
+    elif r.gating == GATING_SIGMOID_TOPK:
+        for j in range(A):
+            weights[j] = 1.0 / (1.0 + expf(-weights[j]))
     if r.norm_topk:
         for j in range(A):
             total += weights[j]
@@ -140,7 +144,7 @@ def route(logits, n_expert_used, *, gating="softmax", norm_topk=True, scale=1.0,
     ----------
     logits : float32 (T, X)      router output, any scale
     n_expert_used : int          A; 1 <= A <= X
-    gating : {"softmax", "sigmoid", "softmax_topk", "sqrt_softplus"}
+    gating : {"softmax", "sigmoid", "softmax_topk", "sigmoid_topk", "sqrt_softplus"}
     norm_topk : bool             divide the chosen weights by their sum, at least 6.103515625e-5
     scale : float                factor after normalising (expert_weights_scale)
     select_bias : float32 (X,) or None    added to the scores for the choice only

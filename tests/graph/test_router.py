@@ -21,6 +21,8 @@ def expected(logits, k, gating, norm_topk, scale, bias):
     if gating == "softmax_topk":
         w = np.exp(w - w.max(-1, keepdims=True))
         w /= w.sum(-1, keepdims=True)
+    elif gating == "sigmoid_topk":
+        w = 1 / (1 + np.exp(-w))
     if norm_topk:
         w = w / np.maximum(w.sum(-1, keepdims=True), 6.103515625e-5)
     return ids, w * scale
@@ -46,7 +48,7 @@ def test_groups_that_cannot_be(n_group, n_used, k):
         route(np.zeros((1, 32)), k, n_group=n_group, n_group_used=n_used)
 
 
-@pytest.mark.parametrize("gating", ["softmax", "sigmoid", "softmax_topk"])
+@pytest.mark.parametrize("gating", ["softmax", "sigmoid", "softmax_topk", "sigmoid_topk"])
 @pytest.mark.parametrize("norm_topk", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 def test_every_count(gating, norm_topk, biased):
@@ -71,6 +73,11 @@ def test_close_scores_are_told_apart():
     logits = np.zeros((1, 16), np.float32)
     logits[0, 11] = np.float32(1e-6)
     assert route(logits, 1)[0].tolist() == [[11]]
+
+
+def test_logits_are_told_apart_where_their_sigmoids_are_not():
+    ids, weights = route(np.array([[20, 40, 30]], np.float32), 1, gating="sigmoid_topk", norm_topk=False)
+    assert ids.tolist() == [[1]] and weights.tolist() == [[1]]
 
 
 def test_tiny_sums_are_clamped():
