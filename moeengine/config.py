@@ -99,6 +99,8 @@ class EngineConfig:
     n_threads : int or None  compute threads; None: min(affinity, cgroup quota, physical cores).
                              No environment variable is consulted.
     n_ubatch : int or None   tokens computed together in a prompt; bounded by n_ctx; None: 4096
+    swa_full : bool          layers with a sliding window keep keys and values of the whole context too: more memory, and a
+                             timeline can be cut back to anywhere without computing it again
     moe_mode : str           how expert bytes reach the kernels: "auto", or a mode of moeengine.supply;
                              `mmap` leaves it to the page cache
     cache_mb : "auto" or number   megabytes (1e6 bytes) for experts in `stream`; 0: none is kept
@@ -131,6 +133,7 @@ class EngineConfig:
     n_ctx: int | None = None
     n_threads: int | None = None
     n_ubatch: int | None = None
+    swa_full: bool = False
     moe_mode: str = "auto"
     cache_mb: str | float = "auto"
     cache_policy: str = "lfu"
@@ -166,7 +169,7 @@ class EngineConfig:
         if self.cache_mb != "auto":
             object.__setattr__(self, "cache_mb", _number("cache_mb", _decimal(self.cache_mb), 0))
         _one_of("cache_policy", self.cache_policy, CACHE_POLICIES)
-        for name in ("force_cache", "release_mmap", "moe_stats"):
+        for name in ("force_cache", "release_mmap", "moe_stats", "swa_full"):
             _flag(name, getattr(self, name))
         object.__setattr__(self, "drop_cold_experts", _number("drop_cold_experts", self.drop_cold_experts, 0, 1))
         _one_of("dense_weights", self.dense_weights, DENSE_POLICIES)

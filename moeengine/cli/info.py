@@ -37,11 +37,24 @@ def run(args):
 
     EngineConfig(n_ctx=args.n_ctx)  # refuses what is out of range
     with ModelFile.open(args.model) as model_file:
-        info = describe(model_file, args.n_ctx)
+        info = describe(model_file, args.n_ctx, _kv_bytes(model_file))
         bad = _check(model_file) if args.check else None
         report = _json_report if args.json else _text_report
         report(model_file, info, bad)
     return 1 if bad else 0
+
+
+def _kv_bytes(model_file):
+    """Bytes that a context of n tokens takes, a function; None where the model cannot be built: info tells of it all the same."""
+    from moeengine.config import N_UBATCH_DEFAULT
+    from moeengine.errors import MoeEngineError
+    from moeengine.graph import load_model
+
+    try:
+        model = load_model(model_file)
+    except MoeEngineError:
+        return None
+    return lambda n_ctx: model.kv_bytes(n_ctx, N_UBATCH_DEFAULT)
 
 
 def _check(model_file):

@@ -114,6 +114,12 @@ def add_model_path(group):
 def add_machine_options(parser):
     group = parser.add_argument_group("machine (changes the speed, never the text)")
     _add(group, _MACHINE, {})
+    group.add_argument(
+        "--swa-full",
+        action="store_true",
+        default=None,
+        help="sliding windows keep the whole context: more memory, but what is edited is not computed from its beginning (default: off)",
+    )
 
 
 def add_supply_options(parser):

@@ -122,7 +122,7 @@ class Runtime:
         self.check_open()
         n_ubatch = min(self.n_ubatch, n_ctx)
         try:
-            context = self.model.new_context(n_ctx=n_ctx, n_ubatch=n_ubatch, team=self.team)
+            context = self.model.new_context(n_ctx=n_ctx, n_ubatch=n_ubatch, team=self.team, swa_full=self.config.swa_full)
         except MemoryError as error:
             limit = address_space_limit()
             raise MemoryError(f"{error}; {limit}" if limit else str(error)) from None
@@ -348,7 +348,7 @@ def _supply(model_file, model, team, config, before, share):
         return Demand(
             experts=model_at.expert_bytes,
             dense=model_file.tensor_bytes - model_at.expert_bytes,
-            kv=model.kv_bytes(n_ctx),
+            kv=model.kv_bytes(n_ctx, None if config.swa_full else n_ubatch),
             scratch=model.scratch_bytes(n_ctx, n_ubatch, team.n_threads),
         )
 

@@ -35,7 +35,8 @@ cdef struct Attention:
     int64_t window              # a query sees so many keys, its own included; 0: all before it
     bint chunked                # a query sees those of its own `window` positions, counted from 0, up to its own
     const float *sinks          # (H,) or NULL
-    int64_t kv_offset           # of this layer in the cache, in elements per position
+    int64_t kv_offset           # of this layer in its part of the cache, in elements per position
+    int kv                      # the part: KV_WHOLE or KV_WINDOW
     unsigned formats            # activation formats that q, k and v need
     AttentionGate gate
 

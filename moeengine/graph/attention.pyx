@@ -1,15 +1,11 @@
-"""Self-attention over the KV cache: norm, q/k/v, head norms, rope, attention, output, residual.
-
-The cache holds F16 keys and values in tiles of MOE_KV_TILE positions, each [layer][k|v][kv head], keys transposed and
-values a row a position (moe_table.h, moe_attn). So what a timeline has used is the beginning of the cache, however
-many positions it has room for: memory comes in huge pages, and one would otherwise be touched a layer and head.
-"""
+"""Self-attention over the KV cache (kv_cache.pyx): norm, q/k/v, head norms, rope, attention, output, residual."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from moeengine.graph.block cimport (
-    Block, Linear, Pass, Residual, add_residual, biased_norm_rows, cancelled, linear, quantize_rows, residual_init,
+    KV_WHOLE, KV_WINDOW, Block, Linear, Pass, Residual, add_residual, biased_norm_rows, cancelled, linear, quantize_rows,
+    residual_init,
 )
 from moeengine.graph.temperature cimport temperature
 from moeengine.graph.weights cimport Vector, Weight, values_of
@@ -31,9 +27,9 @@ cdef enum AttendPart:
 
 
 cdef void cache_of(const Attention *a, const Pass *p, int64_t head, uint16_t **k, uint16_t **v) noexcept nogil:
-    """First element of one KV head's keys and values in the cache of this layer; p.kv_tile_stride to the next tile."""
-    k[0] = p.kv + (a.kv_offset + head * a.head_dim_k) * MOE_KV_TILE
-    v[0] = p.kv + (a.kv_offset + a.n_head_kv * a.head_dim_k + head * a.head_dim_v) * MOE_KV_TILE
+    """First element of one KV head's keys and values in the cache of this layer."""
+    k[0] = p.kv[a.kv].at + (a.kv_offset + head * a.head_dim_k) * MOE_KV_TILE
+    v[0] = p.kv[a.kv].at + (a.kv_offset + a.n_head_kv * a.head_dim_k + head * a.head_dim_v) * MOE_KV_TILE
 
 
 cdef void norm_whole_rows(const Attention *a, Pass *p) noexcept nogil:
@@ -59,15 +55,16 @@ cdef void finish_head(const Attention *a, Pass *p, int64_t t, const float *norm,
 
 
 cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64_t t1) noexcept nogil:
-    """Head norms and rope for one KV head and its query heads, tokens t0 <= t < t1; fills the cache."""
-    cdef int64_t t, h, group = a.n_head // a.n_head_kv, pos = p.n_past + t0
+    """Head norms and rope for one KV head and its query heads, tokens t0 <= t < t1; fills the cache, of which they have one
+    tile."""
+    cdef int64_t t, h, group = a.n_head // a.n_head_kv, pos = (p.n_past + t0) % MOE_KV_TILE
+    cdef int64_t tile = (p.n_past + t0) // MOE_KV_TILE % p.kv[a.kv].n * p.kv[a.kv].stride
     cdef float q_scale = a.q_scale
     cdef float *q
     cdef float *k
     cdef float *v
     cdef uint16_t *k_cache
     cdef uint16_t *v_cache
-    cdef uint16_t *at
     cache_of(a, p, head_kv, &k_cache, &v_cache)
     for t in range(t0, t1):
         q = p.q + (t * a.n_head + head_kv * group) * a.head_dim_k
@@ -85,11 +82,10 @@ cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0,
         if a.norm_values:
             p.isa.rms_norm(<size_t>a.head_dim_v, v, NULL, a.eps, v)
         finish_head(a, p, t, a.k_norm, k)
-        at = v_cache + (p.n_past + t) // MOE_KV_TILE * p.kv_tile_stride + (p.n_past + t) % MOE_KV_TILE * a.head_dim_v
-        p.isa.f32_to_f16(<size_t>a.head_dim_v, v, at)
+        p.isa.f32_to_f16(<size_t>a.head_dim_v, v, v_cache + tile + (pos + t - t0) * a.head_dim_v)
     p.isa.k_store(<size_t>(t1 - t0), <size_t>a.head_dim_k, <size_t>pos,
                   p.k + (t0 * a.n_head_kv + head_kv) * a.head_dim_k, <size_t>(a.n_head_kv * a.head_dim_k),
-                  k_cache, <size_t>p.kv_tile_stride)
+                  k_cache + tile, 0)
 
 
 cdef void finish_qkv(const Attention *a, Pass *p) noexcept nogil:
@@ -146,7 +142,8 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
     m.kv_begin = kv_begin if a.window else NULL
     m.k = k
     m.v = v
-    m.k_tile_stride = m.v_tile_stride = <size_t>p.kv_tile_stride
+    m.k_tile_stride = m.v_tile_stride = <size_t>p.kv[a.kv].stride
+    m.n_tiles = <size_t>p.kv[a.kv].n
     m.scale = a.scale
     m.softcap = 0
     m.sink = sink if a.sinks != NULL else NULL
@@ -305,7 +302,7 @@ cdef class AttentionBlock(Block):
     neox : bool                    rope pairs i with i + n_rot/2; else 2i with 2i+1
     scale : float                  of the scores, usually 1/sqrt(Dk)
     q_scale : float                of the queries; they are rounded to F16 after it, but the scores before theirs
-    kv_offset : int                elements a position of all earlier layers in the cache
+    kv_offset : int                elements a position of all earlier layers in the cache, of those with a window or of the others
     temperature : (scale, length, offset)    see Temperature
     window : int                   keys a query sees, its own included; 0: all before it
     chunked : bool                 positions are cut into chunks of `window`, and a query sees those of its own chunk before it
@@ -346,7 +343,7 @@ cdef class AttentionBlock(Block):
         a.gate = GATE_IN_Q if with_gate else GATE_NONE
         if gate is not None:
             a.gate = GATE_HEADS if gate.n_rows == n_head else GATE_VALUES
-        a.window, a.chunked, a.sinks = window, chunked, values_of(sinks)
+        a.window, a.chunked, a.sinks, a.kv = window, chunked, values_of(sinks), KV_WINDOW if window else KV_WHOLE
         a.temperature.scale, a.temperature.length, a.temperature.offset = temperature
 
     def __dealloc__(self):

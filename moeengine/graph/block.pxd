@@ -25,6 +25,17 @@ ctypedef enum pass_error:
     PASS_NAN_EXPERT = 2    # detail: layer, expert
     PASS_SUPPLY = 3        # detail: layer, expert; the supply keeps the reason
 
+cdef struct KvTiles:
+    # Keys and values of some layers: tiles of MOE_KV_TILE positions. Tile i of the timeline has place i % n.
+    uint16_t *at
+    int64_t stride             # elements between two tiles: those of all these layers
+    int64_t n
+
+cdef enum:
+    KV_WHOLE = 0               # every position is kept
+    KV_WINDOW = 1              # the last ones, of layers with a sliding window
+    N_KV
+
 cdef struct Pass:
     const moe_isa *isa
     moe_team *team
@@ -68,8 +79,7 @@ cdef struct Pass:
     uint8_t *thread_scratch    # per thread, thread_scratch_bytes apart
     size_t thread_scratch_bytes
     float *partials            # attention: results of segments of the keys, for SPLIT_TOKENS tokens
-    uint16_t *kv               # KV cache of the timeline
-    int64_t kv_tile_stride     # elements between two tiles of positions: those of all layers
+    KvTiles kv[N_KV]           # KV cache of the timeline, see kv_cache.pyx
     int output                 # enum pass_output
     float *logits              # (n_out, V)
     const int *cancel          # not 0: skip the arithmetic, keep the barriers

@@ -17,7 +17,7 @@ from moeengine.graph.early_router import EarlyRouterBlock
 from moeengine.graph.embed_head import EmbedBlock, HeadBlock
 from moeengine.graph.expert_tiers import BankWeights, TierWeights
 from moeengine.graph.ffn import FfnBlock
-from moeengine.graph.hparams import GATING_FUNCS, Sizes, read_hparams
+from moeengine.graph.hparams import GATING_FUNCS, KvLayer, Sizes, read_hparams
 from moeengine.graph.moe_ffn import GROUP_PAIRS, MoeBlock
 from moeengine.graph.rope import MOST_SCALE, rope_config, text_factors
 from moeengine.graph.router import check_groups
@@ -174,7 +174,7 @@ class Builder:
             q_norm=q_norm, k_norm=k_norm, norm_whole_row=head_norm == "row", n_head=H, n_head_kv=K, head_dim_k=Dk, head_dim_v=Dv,
             n_rot=n_rot, rope_at=sum(r.n_rot for r in self.ropes[:self.ropes.index(rope)]) if rope else 0, neox=neox, eps=hp.eps,
             scale=1.0 if scale_queries else scale, q_scale=scale if scale_queries else 1.0,
-            kv_offset=self.sizes.kv_elements, norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
+            kv_offset=self.sizes.window_elements if window else self.sizes.kv_elements, norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
             sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,
             with_gate=with_gate, norm_values=norm_values,
             post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None, **options,
@@ -183,8 +183,7 @@ class Builder:
         self.sizes.largest(n_head=H, n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
         self.sizes.largest(n_wide=n_q if with_gate else gates.n_rows if gates else 0)
         self.sizes.attn_rows.add((o.x_format, H * Dv))
-        self.sizes.kv_elements += K * (Dk + Dv)
-        self.sizes.kv_layers.append((K, Dk, Dv))
+        self.sizes.kv_layers.append(KvLayer(K, Dk, Dv, window))
 
     def _dense(self, blk, suffix, n_ff, with_scale=True, gated=True):
         """gate (None: not gated), up and down of a dense network, noted for the buffers."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from moeengine.errors import GGUFError, UnsupportedError
 from moeengine.graph.compressed_attention import MAX_GROUPS, CompressedAttentionBlock
+from moeengine.graph.hparams import KvLayer
 from moeengine.graph.hyper_connections import (
     N_STREAMS,
     HyperHeadBlock,
@@ -148,8 +149,7 @@ class CompressedLayers:
         b.sizes.largest(n_q=H * D, n_attn=H * D, head_dim_k=D, head_dim_v=D, n_wide=block.n_wide)
         b.sizes.extra.append(block.extra_bytes)
         b.sizes.n_recurrent += shape.n_state
-        b.sizes.kv_elements += sum(shape.kv_elements)
-        b.sizes.kv_layers += [(1, 0, n) for n in shape.kv_elements]
+        b.sizes.kv_layers += [KvLayer(1, 0, n) for n in shape.kv_elements]
         b.sizes.weights_per_token += 2 * H * D * shape.window  # the window's keys are multiplied as weights are
 
     def _compressor(self, name, shape, dim):

@@ -12,7 +12,7 @@ from libc.math cimport INFINITY, sqrtf
 from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memcpy
 
-from moeengine.graph.block cimport Pass
+from moeengine.graph.block cimport KV_WHOLE, KvTiles, Pass
 from moeengine.graph.embed_head cimport rope_init, rope_row
 from moeengine.graph.weights cimport Vector
 from moeengine.kernels.table cimport MOE_KV_TILE
@@ -115,7 +115,8 @@ cdef void make_key(const Compressor *c, Pass *p, int64_t i, float *scratch) noex
 cdef inline uint16_t *part_of(const Compressor *c, const Pass *p, int64_t i, int64_t h) noexcept nogil:
     """Part h of key i in the cache: keys of up to a tile's positions have one part, longer ones one a tile."""
     cdef int64_t pos = i * c.ratio + h * MOE_KV_TILE
-    return (p.kv + pos // MOE_KV_TILE * p.kv_tile_stride + c.cache_offset * MOE_KV_TILE + pos % MOE_KV_TILE * c.elements)
+    cdef const KvTiles *kv = &p.kv[KV_WHOLE]
+    return kv.at + pos // MOE_KV_TILE * kv.stride + c.cache_offset * MOE_KV_TILE + pos % MOE_KV_TILE * c.elements
 
 
 cdef void store_key(const Compressor *c, Pass *p, int64_t i, const float *y, uint16_t *halves) noexcept nogil:

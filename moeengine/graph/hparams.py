@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from moeengine.errors import ConfigError, GGUFError, UnsupportedError
 
@@ -42,6 +43,20 @@ class HParams:
     n_layer_dense_lead: int  # leading layers without experts
 
 
+class KvLayer(NamedTuple):
+    """What one layer keeps in the KV cache."""
+
+    n_head_kv: int
+    head_dim_k: int
+    head_dim_v: int  # 0: values are in the keys
+    window: int = 0  # keys a query sees, 0: all
+
+    @property
+    def elements(self):
+        """F16 values a position."""
+        return self.n_head_kv * (self.head_dim_k + self.head_dim_v)
+
+
 @dataclass
 class Sizes:
     """What the buffers of a forward pass must hold; the largest over all layers."""
@@ -72,9 +87,23 @@ class Sizes:
     gather_rows: set = field(default_factory=set)
     n_streams: int = 0  # residual streams, where there are hyper-connections
     extra: list = field(default_factory=list)  # functions (n_ctx, n_threads) -> bytes of Pass.extra
-    kv_elements: int = 0  # F16 values a position
     n_recurrent: int = 0  # float32 values of the recurrent layers' state
-    kv_layers: list = field(default_factory=list)  # (n_head_kv, head_dim_k, head_dim_v); head_dim_v 0: values are in the keys
+    kv_layers: list = field(default_factory=list)  # of KvLayer
+
+    @property
+    def kv_elements(self):
+        """F16 values a position in layers that keep every position."""
+        return sum(layer.elements for layer in self.kv_layers if not layer.window)
+
+    @property
+    def window_elements(self):
+        """The same in layers with a sliding window."""
+        return sum(layer.elements for layer in self.kv_layers if layer.window)
+
+    @property
+    def window(self):
+        """Keys of the longest sliding window, 0: there is none."""
+        return max((layer.window for layer in self.kv_layers), default=0)
 
     def largest(self, **values):
         for name, value in values.items():

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from moeengine.errors import GGUFError
+from moeengine.graph.hparams import KvLayer
 from moeengine.graph.mla import LatentAttentionBlock
 
 MAX_COUNT = 1 << 24
@@ -118,10 +119,8 @@ def _note_sizes(sizes, s, H, q_b, k_b, v_b, kv_b, o):
     if s.absorbed:
         sizes.largest(head_dim_k=row, head_dim_v=s.n_lora, n_latent=row)
         sizes.latent_rows |= {(k_b.x_format, s.n_nope), (v_b.x_format, s.n_lora)}
-        sizes.kv_elements += row
-        sizes.kv_layers.append((1, row, 0))
+        sizes.kv_layers.append(KvLayer(1, row, 0))
     else:
         sizes.largest(head_dim_k=dim_k, head_dim_v=dim_v, n_k=H * dim_k, n_v=H * dim_v, n_wide=row + H * (s.n_nope + dim_v))
         sizes.attn_rows.add((kv_b.x_format, s.n_lora))
-        sizes.kv_elements += H * (dim_k + dim_v)
-        sizes.kv_layers.append((H, dim_k, dim_v))
+        sizes.kv_layers.append(KvLayer(H, dim_k, dim_v))

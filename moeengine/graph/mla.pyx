@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 
 from moeengine.graph.attention cimport Attention, Q_ROWS, SPLIT_TOKENS, attend_heads
 from moeengine.graph.block cimport (
-    Block, Linear, Pass, UNITS_A_THREAD, add_residual, cancelled, even_chunk, linear, linear_chunk, norm_rows,
+    KV_WHOLE, Block, Linear, Pass, UNITS_A_THREAD, add_residual, cancelled, even_chunk, linear, linear_chunk, norm_rows,
     quantize_rows, row_chunk, x_chunk,
 )
 from moeengine.graph.temperature cimport Temperature, temperature
@@ -83,7 +83,7 @@ cdef void finish_latents(const Latent *m, Pass *p, int64_t tile) noexcept nogil:
         rotate(m, p, t, row + m.n_lora)
     if m.absorbed:
         p.isa.k_store(<size_t>(t1 - t0), <size_t>n, <size_t>(p.n_past + t0), p.wide + t0 * n, <size_t>n,
-                      p.kv + m.kv_offset * MOE_KV_TILE, <size_t>p.kv_tile_stride)
+                      p.kv[KV_WHOLE].at + m.kv_offset * MOE_KV_TILE, <size_t>p.kv[KV_WHOLE].stride)
 
 
 cdef void finish_down(const Latent *m, Pass *p) noexcept nogil:
@@ -224,8 +224,8 @@ cdef void attend(const Latent *m, Pass *p, int64_t t0, int64_t r0, int64_t r1, i
     a.q = <const float *const *>rows
     a.out = rows
     a.n_kv = n_kv
-    a.k = p.kv + m.kv_offset * MOE_KV_TILE
-    a.k_tile_stride = <size_t>p.kv_tile_stride
+    a.k = p.kv[KV_WHOLE].at + m.kv_offset * MOE_KV_TILE
+    a.k_tile_stride = <size_t>p.kv[KV_WHOLE].stride
     a.scale = m.scale
     a.scratch = p.thread_scratch + <size_t>ith * p.thread_scratch_bytes
     if part == PART_ALL:

@@ -14,14 +14,15 @@ import pkgutil
 import numpy as np
 
 from moeengine.graph.block cimport (
-    Block, cancelled, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, Pass,
+    KV_WHOLE, KV_WINDOW, Block, cancelled, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, PASS_NAN_EXPERT, PASS_NAN_ROUTER, PASS_SUPPLY, Pass,
     ROW_CHUNK, X_CHUNK_ROWS, block_fn,
 )
 from moeengine.graph.attention cimport Q_ROWS, SPLIT_TOKENS
+from moeengine.graph.kv_cache cimport KvCache
 from moeengine.graph.recurrent cimport RecurrentState
 from moeengine.kernels.region cimport Region, scratch_of, take
 from moeengine.kernels.table cimport (
-    MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, checked_isa, moe_attn_partial_floats, moe_isa, moe_x_row_bytes,
+    MOE_KV_SEGMENT, MOE_X_COUNT, checked_isa, moe_attn_partial_floats, moe_isa, moe_x_row_bytes,
 )
 from moeengine.kernels.threads cimport Team, team_is_crowded, team_run, team_run_alone
 
@@ -29,6 +30,7 @@ from moeengine.errors import (
     CancelledError, ConfigError, ContextOverflowError, GGUFError, NumericError, SupplyError, UnsupportedError,
 )
 from moeengine.graph import arch as arch_package
+from moeengine.graph.kv_cache import kv_bytes
 from moeengine.supply.base import ExpertSupply, ModelAt
 
 # A pass of fewer multiplications is done before a team has woken up and waited for itself.
@@ -151,22 +153,19 @@ cdef class Model:
                                      "n_used": n_used, "n_pairs": n_pairs} | counted)
         return rows
 
-    def new_context(self, *, n_ctx, n_ubatch, Team team):
+    def new_context(self, *, n_ctx, n_ubatch, Team team, swa_full=False):
         """A fresh timeline: see Context."""
-        return Context(self, n_ctx, n_ubatch, team)
+        return Context(self, n_ctx, n_ubatch, team, swa_full)
 
-    def kv_bytes(self, n_ctx):
-        """Bytes that a timeline of n_ctx positions keeps: keys and values, and the recurrent state with its copy."""
-        return self.sizes.kv_elements * 2 * whole_tiles(n_ctx) + 2 * 4 * self.sizes.n_recurrent
+    def kv_bytes(self, n_ctx, n_ubatch=None):
+        """Bytes that a timeline of n_ctx positions in chunks of n_ubatch keeps: keys and values (n_ubatch None: all of them in
+        layers with a window too), and the recurrent state with its copy."""
+        return kv_bytes(self.sizes, n_ctx, n_ubatch) + 2 * 4 * self.sizes.n_recurrent
 
     def scratch_bytes(self, n_ctx, n_ubatch, n_threads):
         """Bytes of scratch for chunks of n_ubatch tokens on n_threads threads."""
         cdef Pass p
         return lay_out(self.sizes, &p, n_ctx, n_ubatch, n_threads, NULL)
-
-
-cdef int64_t whole_tiles(int64_t n_ctx):
-    return (n_ctx + MOE_KV_TILE - 1) // MOE_KV_TILE * MOE_KV_TILE
 
 
 cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uint8_t *base) except? 0:
@@ -219,7 +218,6 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
                   <size_t>X_CHUNK_ROWS * ROW_CHUNK * 4, E * 4)
     p.thread_scratch_bytes = (scratch + 4095) & ~<size_t>4095
     p.thread_scratch = take(base, &at, n_threads * p.thread_scratch_bytes)
-    p.kv_tile_stride = <int64_t>sizes.kv_elements * MOE_KV_TILE
     p.partials = <float *>take(base, &at, min(T, <int64_t>SPLIT_TOKENS) * <size_t>sizes.n_head
                                * ((n_ctx + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT)
                                * moe_attn_partial_floats(sizes.head_dim_v) * 4)
@@ -263,6 +261,7 @@ cdef class Context:
     n_ctx : int       positions the cache holds
     n_ubatch : int    tokens a chunk may have
     team : Team       threads that compute; taken by one forward pass at a time
+    swa_full : bool   keys and values of layers with a sliding window are kept for all positions too
 
     Not safe for two calls at once; `cancel` may come from any thread.
     """
@@ -275,9 +274,10 @@ cdef class Context:
     cdef public int64_t alone_below   # multiplications; a smaller pass runs on the calling thread alone
     cdef Pass p
     cdef Job job
-    cdef Region cache                 # keys and values, kv_bytes of them; the recurrent state follows
     cdef Region scratch               # shared with the other contexts of the team
-    cdef size_t kv_bytes, scratch_bytes
+    cdef size_t scratch_bytes
+    cdef readonly KvCache kv
+    cdef Region state                 # of the recurrent layers
     cdef readonly RecurrentState recurrent
     cdef int cancel_flag
 
@@ -285,7 +285,7 @@ cdef class Context:
         self.job.run = NULL
         self.job.state = NULL
 
-    def __init__(self, Model model, int64_t n_ctx, int64_t n_ubatch, Team team):
+    def __init__(self, Model model, int64_t n_ctx, int64_t n_ubatch, Team team, bint swa_full=False):
         if n_ctx < 1:
             raise ConfigError(f"n_ctx: found {n_ctx}, expected 1 or more")
         if n_ubatch < 1:
@@ -295,10 +295,10 @@ cdef class Context:
         self.scratch_bytes = lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, NULL)
         self.scratch = scratch_of(team, self.scratch_bytes)
         lay_out(model.sizes, &self.p, n_ctx, self.n_ubatch, team.n_threads, self.scratch.base)
-        self.cache = Region(max(64, model.kv_bytes(n_ctx)), "the context")
-        self.p.kv = <uint16_t *>self.cache.base
-        self.kv_bytes = model.sizes.kv_elements * 2 * whole_tiles(n_ctx)     # whole tiles: a multiple of 64
-        self.p.recurrent = <float *>(self.cache.base + self.kv_bytes)
+        self.kv = KvCache(model.sizes, n_ctx, None if swa_full else self.n_ubatch)
+        self.p.kv[KV_WHOLE], self.p.kv[KV_WINDOW] = self.kv.tiles[KV_WHOLE], self.kv.tiles[KV_WINDOW]
+        self.state = Region(max(64, 2 * 4 * model.sizes.n_recurrent), "the context")
+        self.p.recurrent = <float *>self.state.base
         self.recurrent = RecurrentState.new(self.p.recurrent, model.sizes.n_recurrent)
         self.p.team, self.p.n_ctx = team.team, n_ctx
         self.p.cancel = &self.cancel_flag
@@ -356,6 +356,7 @@ cdef class Context:
         self.p.tokens, self.p.n_tokens, self.p.n_past = &tokens[0], T, n_past
         self.p.error = 0
         self.trace_buffer(T)
+        self.kv.begin(n_past, T)
         self.recurrent.begin(n_past, T)
         self.job.at = 0
         cdef bint alone = self.model.sizes.weights_per_token * T < self.alone_below
@@ -372,11 +373,15 @@ cdef class Context:
         if self.p.error:
             raise self.failure()
         self.recurrent.end(n_past + T)
+        self.kv.end(n_past + T)
 
     def n_ready(self, int64_t n_past):
-        """How many of the first n_past tokens need not be computed again before a chunk can follow them: all, unless the
-        model has a recurrent state that is of other tokens."""
-        return self.recurrent.n_ready(n_past)
+        """How many of the first n_past tokens need not be computed again before a chunk can follow them: all, unless a
+        recurrent state is of other tokens or keys of a sliding window are gone."""
+        cdef int64_t n = self.kv.n_ready(self.recurrent.n_ready(n_past))
+        while n < n_past:
+            n_past, n = n, self.kv.n_ready(self.recurrent.n_ready(n))
+        return n
 
     def trace_buffer(self, T):
         """Makes room for the routing of T tokens where it is asked for."""
@@ -417,55 +422,36 @@ cdef class Context:
     def memory_bytes(self):
         """dict: bytes reserved for the KV cache and for scratch, which contexts of a team share; touched pages are what
         counts."""
-        return {"kv": self.cache.n_bytes, "scratch": self.scratch_bytes}
+        return {"kv": self.kv.region.n_bytes + self.recurrent.n * 8, "scratch": self.scratch_bytes}
 
     def kv_state(self, int64_t n_past):
-        """What the timeline keeps of its first n_past tokens: a copy, uint16 (n,). Keys and values as F16 bits, head after
-        head; then the recurrent state, where there is one, which must be of n_past tokens (ConfigError): halves of float32."""
-        n_tiles = whole_tiles(n_past) // MOE_KV_TILE
-        heads = [head[:n_tiles].reshape(n_tiles * MOE_KV_TILE, head.shape[2])[:n_past] for head in self._kv_heads()]
+        """What the timeline keeps of its first n_past tokens, for which it must be ready: a copy, uint16 (n,). Keys and values as
+        F16 bits (KvCache.state); then the recurrent state, where there is one: halves of float32.
+
+        ConfigError    the timeline is of other tokens
+        """
+        if self.n_ready(n_past) != n_past:
+            raise ConfigError(f"n_past: found {n_past}, expected {self.n_ready(n_past)}, the tokens of the timeline's state")
+        parts = self.kv.state(n_past)
         if n_past and self.recurrent.n:
-            if self.recurrent.n_kept == n_past and self.recurrent.n_live != n_past:
-                self.recurrent.take_kept()
             if self.recurrent.n_live != n_past:
-                raise ConfigError(f"n_past: found {n_past}, expected {self.recurrent.n_live}, the tokens of the recurrent state")
-            heads.append(self._recurrent_values())
-        return np.concatenate([head.reshape(-1) for head in heads] or [np.empty(0, np.uint16)])
+                self.recurrent.take_kept()
+            parts.append(self._recurrent_values())
+        return np.concatenate([part.reshape(-1) for part in parts] or [np.empty(0, np.uint16)])
 
     def set_kv_state(self, state, int64_t n_past):
         """Put back what `kv_state` gave. ConfigError when the size does not fit."""
         n_recurrent = 2 * self.recurrent.n if n_past else 0
-        if not 0 <= n_past <= self.n_ctx or state.size != n_past * self.model.sizes.kv_elements + n_recurrent:
-            raise ConfigError(f"KV state: found {state.size} values for {n_past} positions, expected "
-                              f"{n_past * self.model.sizes.kv_elements + n_recurrent} and at most {self.n_ctx} positions")
+        n_kv = self.kv.n_state(n_past) if 0 <= n_past <= self.n_ctx else 0
+        if not 0 <= n_past <= self.n_ctx or state.size != n_kv + n_recurrent:
+            raise ConfigError(f"KV state: found {state.size} values for {n_past} positions, expected {n_kv + n_recurrent} and at "
+                              f"most {self.n_ctx} positions")
         if n_recurrent:
-            self._recurrent_values()[:] = state[state.size - n_recurrent:]
+            self._recurrent_values()[:] = state[n_kv:]
         self.recurrent.replaced(n_past)
-        at = 0
-        for head in self._kv_heads():
-            dim = head.shape[2]
-            for i in range(0, n_past, MOE_KV_TILE):
-                n = min(MOE_KV_TILE, n_past - i)
-                head[i // MOE_KV_TILE, :n] = state[at:at + n * dim].reshape(n, dim)
-                at += n * dim
+        self.kv.set_state(state, n_past)
 
     def _recurrent_values(self):
         """The recurrent state as a writable view, uint16 (2 n,)."""
         cdef uint16_t[::1] view = <uint16_t[:2 * self.recurrent.n]><uint16_t *>self.p.recurrent
         return np.asarray(view)
-
-    def _kv_heads(self):
-        """Every layer's heads of keys, then of values, as writable views (tiles, MOE_KV_TILE, head_dim)."""
-        cdef uint16_t[::1] view = <uint16_t[:max(self.kv_bytes, 64) // 2]>self.p.kv
-        if self.model.sizes.kv_elements == 0:
-            return
-        tiles, at = np.asarray(view).reshape(-1, self.p.kv_tile_stride), 0
-        for n_head_kv, dim_k, dim_v in self.model.sizes.kv_layers:
-            for i in range(2 * n_head_kv):
-                dim = dim_k if i < n_head_kv else dim_v
-                if dim == 0:      # values are in the keys
-                    continue
-                head = tiles[:, at:at + dim * MOE_KV_TILE]
-                at += dim * MOE_KV_TILE
-                yield (head.reshape(-1, dim, MOE_KV_TILE).swapaxes(1, 2) if i < n_head_kv
-                       else head.reshape(-1, MOE_KV_TILE, dim))

@@ -52,6 +52,7 @@ cdef extern from "moe_table.h":
         size_t k_tile_stride
         const uint16_t *v
         size_t v_tile_stride
+        size_t n_tiles
         float scale
         float softcap
         const float *sink

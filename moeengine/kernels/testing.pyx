@@ -253,7 +253,7 @@ def k_store(const float[:, ::1] k, size_t pos, uint16_t[:, :, ::1] tiles):
 
 def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t[:, ::1] v, const int32_t[::1] n_kv,
               float scale, *, const int32_t[::1] kv_begin=None, float softcap=0, const float[::1] sink=None,
-              bint split=False, bint f16=False, Py_ssize_t dim_v=0):
+              bint split=False, bint f16=False, Py_ssize_t dim_v=0, bint ring=False):
     """Attention of the rows q over one KV head.
 
     Parameters
@@ -265,6 +265,7 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
     sink : float32 (Q) or None
     split : bool                        segment by segment, last one first, then merged
     f16 : bool                          attention_f16; n_kv at most F16_POSITIONS
+    ring : bool                         a tile has the place of its number modulo the number of tiles
 
     Returns
     -------
@@ -282,7 +283,7 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
         raise ValueError("q, k and v do not fit")
     if f16 and np.max(n_kv) > MOE_F16_POSITIONS:
         raise ValueError("n_kv is too large")
-    if n_kv.shape[0] != n_q or np.min(n_kv) < 1 or np.max(n_kv) > n_keys:
+    if n_kv.shape[0] != n_q or np.min(n_kv) < 1 or (np.max(n_kv) > n_keys and not ring):
         raise ValueError("n_kv does not fit")
     if (kv_begin is not None and kv_begin.shape[0] != n_q) or (sink is not None and sink.shape[0] != n_q):
         raise ValueError("kv_begin or sink does not fit")
@@ -300,6 +301,7 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
     a.n_kv, a.kv_begin = &n_kv[0], NULL if kv_begin is None else &kv_begin[0]
     a.k, a.k_tile_stride = &k[0, 0, 0], q.shape[1] * MOE_KV_TILE
     a.v, a.v_tile_stride = NULL if v is None else &v[0, 0], dim_v * MOE_KV_TILE
+    a.n_tiles = k.shape[0] if ring else 0
     a.scale, a.softcap, a.sink = scale, softcap, NULL if sink is None else &sink[0]
     cdef size_t scratch_bytes = isa.attn_scratch_bytes(n_q, a.head_dim_k, a.head_dim_v)
     cdef size_t segment_floats = n_q * moe_attn_partial_floats(a.head_dim_v)

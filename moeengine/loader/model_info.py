@@ -81,8 +81,10 @@ class ModelInfo:
     token_bytes: int
 
 
-def describe(model_file, n_ctx=None):
+def describe(model_file, n_ctx=None, kv_bytes=None):
     """ModelInfo of an open ModelFile, for timelines of n_ctx tokens (None: as Engine chooses).
+
+    kv_bytes : callable    kv_bytes(n_ctx), where the model is known better than by its keys, which tell the most it can be
 
     Raises
     ------
@@ -93,7 +95,7 @@ def describe(model_file, n_ctx=None):
     n_ctx = n_ctx or min(n_ctx_train or N_CTX_DEFAULT, N_CTX_DEFAULT)
     experts = _experts(model_file, arch)
     dense, row = _dense_bytes(model_file)
-    kv = n_ctx * kv_bytes_per_token(model_file) + recurrent_bytes(model_file)
+    kv = kv_bytes(n_ctx) if kv_bytes else n_ctx * kv_bytes_per_token(model_file) + recurrent_bytes(model_file)
     expert_token = experts.token_bytes if experts else 0
     expert_total = experts.total_bytes if experts else 0
     return ModelInfo(

@@ -145,7 +145,7 @@ class FakeModel:
         self.contexts = []
         self.lock, self.n_at_once = threading.Lock(), 0
 
-    def new_context(self, n_ctx, n_ubatch, team):
+    def new_context(self, n_ctx, n_ubatch, team, swa_full):
         self.contexts.append(FakeContext(self, n_ctx, n_ubatch))
         return self.contexts[-1]
 

@@ -30,7 +30,7 @@ def test_without_experts_logits_equal_stock(tmp_path):
 
 def test_layers_keep_heads_of_their_own_size(tmp_path):
     model = load(with_keys(tmp_path))
-    assert model.sizes.kv_layers == [(K, D // 2, D // 2), (1, D, D)] * 2
+    assert model.sizes.kv_layers == [(K, D // 2, D // 2, 40), (1, D, D, 0)] * 2
     assert model.kv_bytes(64) == 64 * kv_bytes_per_token(model.file) == describe(model.file, 64).kv_bytes
 
 

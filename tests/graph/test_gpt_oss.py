@@ -54,16 +54,19 @@ def test_quantized_logits_are_the_same_bytes_everywhere(recorded):
 
 
 def test_keys_outside_the_window_are_not_read(tmp_path):
-    """All layers slide; what lies before the window becomes NaN, in the middle of a tile too."""
+    """All layers slide; what is left of keys before the window is NaN, in the middle of a tile too."""
     model = load(write_tiny(tmp_path / "m.gguf", "gpt-oss", n_ctx=1024, metadata={WINDOW: 40, PATTERN: 0}))
     tokens = np.random.default_rng(3).integers(0, 200, 700).astype(np.int32)
     for n_past in (100, 130, 600):
         for n_new in (1, 3, 50):
             a, b = (model.new_context(n_ctx=1024, n_ubatch=700, team=Team(2)) for _ in range(2))
             a.forward(tokens[:n_past], 0, "none")
-            b.set_kv_state(a.kv_state(n_past), n_past)
-            for head in b._kv_heads():
-                head.reshape(-1, head.shape[2])[: n_past + 1 - 40] = 0x7E00
+            state = a.kv_state(n_past)
+            assert state.size == 39 * model.sizes.window_elements
+            for head, n_tiles, first in b.kv.heads(n_past):
+                head[:] = 0x7E00
+                assert first == n_past + 1 - 40
+            b.set_kv_state(state, n_past)
             want, got = (np.empty((n_new, model.hparams.n_vocab), np.float32) for _ in range(2))
             a.forward(tokens[n_past : n_past + n_new], n_past, "all", want)
             b.forward(tokens[n_past : n_past + n_new], n_past, "all", got)

@@ -182,7 +182,7 @@ def test_state_of_another_size_is_refused(small):
     for wrong in (state[:-2], state[: 5 * context.model.sizes.kv_elements], np.append(state, state[:2])):
         with pytest.raises(ConfigError, match="KV state"):
             context.set_kv_state(wrong, 5)
-    with pytest.raises(ConfigError, match="recurrent state"):
+    with pytest.raises(ConfigError, match="the timeline's state"):
         context.kv_state(4)
     with pytest.raises(ConfigError, match="recurrent state"):
         context.forward(prompt()[:1], 3, "none")

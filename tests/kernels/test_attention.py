@@ -35,6 +35,7 @@ class Case:
         self.keys = keys.astype(np.float16)
         self.tiles = np.full((-(-n_ctx // TILE), dim_k, TILE), 0xFFFF, np.uint16)
         ops.k_store(keys, 0, self.tiles)
+        self.ring = False
 
     def __call__(self, rows=slice(None), split=False, f16=False):
         pick = lambda x: None if x is None else np.ascontiguousarray(x[rows])  # noqa: E731
@@ -50,7 +51,18 @@ class Case:
             split=split,
             f16=f16,
             dim_v=self.dim_v,
+            ring=self.ring,
         )
+
+    def make_ring(self):
+        """Keep the tiles that are seen only, each in the place of its number modulo how many they are."""
+        seen = np.arange(self.kv_begin.min() // TILE, -(-self.n_kv.max() // TILE))
+        tiles, values = np.empty_like(self.tiles[seen]), np.full((len(seen), TILE, self.dim_v), np.nan, np.float16)
+        for i in seen:
+            tiles[i % len(seen)] = self.tiles[i]
+            rows = self.values[i * TILE : (i + 1) * TILE]
+            values[i % len(seen), : len(rows)] = rows
+        self.tiles, self.values, self.ring = tiles, values.reshape(-1, self.dim_v), True
 
     def tolerance(self):
         """For values near 1 and scores up to 10, each a float32 sum of dim_k products."""
@@ -137,6 +149,21 @@ def test_values_in_keys_are_what_they_are_apart(n_q, dim_k, dim_v):
     case.in_keys = False
     assert_same_bytes(on_every_isa(case), whole)
     assert_same_bytes(on_every_isa(lambda: case(f16=True)), f16)
+
+
+@pytest.mark.parametrize("n_q", [1, 5, MANY])
+@pytest.mark.parametrize("in_keys", [False, True])
+@pytest.mark.parametrize("f16", [False, True])
+def test_tiles_in_a_ring_give_the_same_bytes(n_q, in_keys, f16):
+    last = ops.F16_POSITIONS if f16 else 1600
+    n_kv = np.linspace(last - (10 if f16 else 60), last, n_q).astype(int)
+    case = Case(n_q, last, 48, 40, n_kv=n_kv, kv_begin=n_kv - (30 if f16 else 700), in_keys=in_keys)
+    want, split = on_every_isa(lambda: case(f16=f16)), on_every_isa(lambda: case(split=True))
+    n_tiles = len(case.tiles)
+    case.make_ring()
+    assert len(case.tiles) < n_tiles
+    assert_same_bytes(on_every_isa(lambda: case(f16=f16)), want)
+    assert_same_bytes(on_every_isa(lambda: case(split=True)), split)
 
 
 def test_split_case_has_several_segments():

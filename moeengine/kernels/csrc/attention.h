@@ -125,10 +125,11 @@ static void attend_block(const moe_attn *a, size_t i, int n_rows, size_t pos, at
 }
 
 static void tiles_at(const moe_attn *a, size_t pos, attn_tile *k, attn_tile *v) {
-    *k = (attn_tile){.f16 = a->k + pos / MOE_KV_TILE * a->k_tile_stride, .f16_stride = MOE_KV_TILE,
+    const size_t i = a->n_tiles ? pos / MOE_KV_TILE % a->n_tiles : pos / MOE_KV_TILE;
+    *k = (attn_tile){.f16 = a->k + i * a->k_tile_stride, .f16_stride = MOE_KV_TILE,
                      .ahead = a->k_tile_stride, .f32_stride = MOE_KV_TILE};
     *v = (attn_tile){.f16_stride = a->head_dim_v, .ahead = a->v_tile_stride};
-    v->f16 = a->v ? a->v + pos / MOE_KV_TILE * a->v_tile_stride : k->f16; /* those in keys are only read as f32 */
+    v->f16 = a->v ? a->v + i * a->v_tile_stride : k->f16; /* those in keys are only read as f32 */
 }
 
 /* The 16 x 16 values that lie x_stride floats apart in x go to y as columns; of x the first n_rows are there, the others

@@ -108,6 +108,7 @@ typedef struct moe_attn {
     size_t k_tile_stride;    /* elements between two tiles, at least head_dim_k * MOE_KV_TILE */
     const uint16_t *v;       /* F16 rows of head_dim_v, or NULL: head_dim_v is at most head_dim_k */
     size_t v_tile_stride;    /* elements between two tiles, at least head_dim_v * MOE_KV_TILE */
+    size_t n_tiles;          /* tile i lies in the place of tile i % n_tiles; 0: in its own */
     float scale;
     float softcap;           /* 0: none */
     const float *sink;       /* NULL, or n_q logits that take part in the softmax without a value */
