@@ -306,7 +306,7 @@ class Builder:
     def _bank(self, bank, n_expert, expert_scales):
         first = self.tensors.expert(bank, self.tensors.info(bank.name))
         scale = bias = None
-        if bank.scale and expert_scales:
+        if bank.scale and expert_scales and self.tensors.is_applied(bank.scale):
             values = self.tensors.vector(bank.scale, None).array()
             scale = Vector(np.repeat(values, n_expert) if values.size == 1 else values, bank.scale)
         if bank.bias:  # of a fused tensor: this half's rows

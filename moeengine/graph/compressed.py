@@ -118,7 +118,7 @@ class CompressedLayers:
     def attention(self, il):
         """The attention of layer `il`, whose result is left for a HyperJoinBlock."""
         b, hp, shape, blk = self.b, self.b.hparams, self.shapes[il], f"blk.{il}."
-        E, H, D, n_o = hp.n_embd, hp.n_head[il], hp.head_dim_k, self.n_groups * self.o_rank
+        E, H, D = hp.n_embd, hp.n_head[il], hp.head_dim_k
         q_a = b.matrix(blk + "attn_q_a.weight", self.rank, E)
         kv = b.matrix(blk + "attn_kv.weight", D, E)
         parts = {}
@@ -138,8 +138,8 @@ class CompressedLayers:
             q_b=b.matrix(blk + "attn_q_b.weight", H * D, self.rank),
             kv=kv, kv_norm=b.tensors.vector(blk + "attn_kv_a_norm.weight", D),
             sinks=b.tensors.vector(blk + "attn_sinks.weight", H),
-            o_a=b.matrix(blk + "attn_output_a.weight", n_o, H * D // self.n_groups),
-            o_b=b.matrix(blk + "attn_output_b.weight", E, n_o),
+            o_a=self._grouped(blk + "attn_output_a.weight", H * D // self.n_groups),
+            o_b=b.matrix(blk + "attn_output_b.weight", E, self.n_groups * self.o_rank),
             n_head=H, n_groups=self.n_groups, n_rot=hp.n_rot, eps=hp.eps, table=table, rope=self.ropes[table],
             state_offset=b.sizes.n_recurrent, kv_offset=b.sizes.kv_elements, **parts,
         )  # fmt: skip
@@ -151,6 +151,13 @@ class CompressedLayers:
         b.sizes.n_recurrent += shape.n_state
         b.sizes.kv_layers += [KvLayer(1, 0, n) for n in shape.kv_elements]
         b.sizes.weights_per_token += 2 * H * D * shape.window  # the window's keys are multiplied as weights are
+
+    def _grouped(self, name, n_in):
+        """The groups' matrices as one, which llama.cpp saves as three axes."""
+        b = self.b
+        if len(b.tensors.info(name).shape) == 3:
+            return b.matrices(name, self.n_groups, self.o_rank, n_in)
+        return b.matrix(name, self.n_groups * self.o_rank, n_in)
 
     def _compressor(self, name, shape, dim):
         b, n = self.b, shape.n_columns(dim)

@@ -29,16 +29,18 @@ def kda_shape(file):
 
 def kda(b, il, shape):
     """Append the Kimi delta attention of layer `il`."""
-    blk, E, H, dim, taps = f"blk.{il}.", b.hparams.n_embd, b.hparams.n_head[il], shape.dim, shape.n_taps
-    n = H * dim
+    blk, E, dim, taps = f"blk.{il}.", b.hparams.n_embd, shape.dim, shape.n_taps
+    H = b.hparams.n_head[il] or next(filter(None, b.hparams.n_head))  # files may say that it has no heads of attention
+    n, options = H * dim, dict(with_scale=False, with_bias=False)  # llama.cpp uses neither
     if b.tensors.has(blk + "attn_qkv.weight"):
-        whole = b.matrix(blk + "attn_qkv.weight", 3 * n, E)
+        whole = b.matrix(blk + "attn_qkv.weight", 3 * n, E, **options)
         projections = [whole.rows(i * n, n) for i in range(3)]
     else:
-        projections = [b.matrix(f"{blk}attn_{part}.weight", n, E) for part in "qkv"]
-    projections += [b.matrix(f"{blk}{name}.weight", rows, E) for name, rows in (("ssm_f_a", dim), ("ssm_g_a", dim), ("ssm_beta", H))]
+        projections = [b.matrix(f"{blk}attn_{part}.weight", n, E, **options) for part in "qkv"]
+    projections += [b.matrix(f"{blk}{name}.weight", rows, E, **options)
+                    for name, rows in (("ssm_f_a", dim), ("ssm_g_a", dim), ("ssm_beta", H))]
     rates, gates = (b.matrix(f"{blk}{name}.weight", n, dim) for name in ("ssm_f_b", "ssm_g_b"))
-    out = b.matrix(blk + "attn_output.weight", E, n)
+    out = b.matrix(blk + "attn_output.weight", E, n, **options)
     b.blocks.append(KdaBlock(
         attn_norm=b.tensors.vector(blk + "attn_norm.weight", E), projections=projections, rates=rates, gates=gates,
         conv=[_taps(b, f"{blk}ssm_conv1d_{part}.weight", n, taps) for part in "qkv"],

@@ -23,7 +23,7 @@ class HParams:
     n_embd: int
     n_vocab: int
     n_ctx_train: int
-    n_head: tuple[int, ...]  # a layer
+    n_head: tuple[int, ...]  # a layer; 0: it has no attention
     n_head_kv: tuple[int, ...]  # a layer; 0: it has no attention
     head_dim_k: int
     head_dim_v: int
@@ -129,13 +129,15 @@ def read_hparams(file, tensors, n_expert_used=None):
     if n_layer < 1:
         raise GGUFError(f"{file.files[0].path}: key {arch}.block_count: no layer is left beside "
                         f"{arch}.nextn_predict_layers")
-    n_head = file.get_per_layer(f"{arch}.attention.head_count", n_layer, lo=1, hi=MAX_COUNT)
+    n_head = file.get_per_layer(f"{arch}.attention.head_count", n_layer, lo=0, hi=MAX_COUNT)
     n_head_kv = file.get_per_layer(f"{arch}.attention.head_count_kv", n_layer, n_head, lo=0, hi=MAX_COUNT)
     for il, (h, k) in enumerate(zip(n_head, n_head_kv)):
+        if not h and (k or not any(n_head)):  # a layer without KV heads is recurrent, and may be said to have none at all
+            file.refuse(f"{arch}.attention.head_count", 0, f"an integer from 1 to {MAX_COUNT} (layer {il})")
         if k and h % k:
             file.refuse(f"{arch}.attention.head_count_kv", k, f"a divisor of {arch}.attention.head_count = {h} (layer {il})")
-    head_dim_k = count("attention.key_length", max(1, n_embd // n_head[0]))
-    head_dim_v = count("attention.value_length", max(1, n_embd // n_head[0]))
+    usual = max(1, n_embd // next(filter(None, n_head)))
+    head_dim_k, head_dim_v = (count(f"attention.{part}_length", usual) for part in ("key", "value"))
     n_expert = count("expert_count", 0, low=0)
     used = count("expert_used_count", 0, low=0)
     if n_expert and not 1 <= used <= n_expert:

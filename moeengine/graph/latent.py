@@ -90,7 +90,7 @@ def attention(b, il, shape):
         q_a_norm = b.tensors.vector(blk + "attn_q_a_norm.weight", s.n_lora_q)
         q_b = b.matrix(blk + "attn_q_b.weight", n_q, s.n_lora_q)
     else:
-        q = b.matrix(blk + "attn_q.weight", n_q, E)
+        q = b.matrix(blk + "attn_q.weight", n_q, E, with_scale=False)  # llama.cpp uses that of the output alone
     kv_a = b.matrix(blk + "attn_kv_a_mqa.weight", L + s.n_rot, E)
     if s.absorbed:
         k_b = b.matrices(blk + "attn_k_b.weight", H, L, s.n_nope)

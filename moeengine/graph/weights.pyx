@@ -5,6 +5,8 @@ file has them so, else converted once.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+import re
+
 import numpy as np
 
 from moeengine.kernels.table cimport MOE_TYPE_MAX, checked_isa, moe_isa, moe_type
@@ -110,6 +112,17 @@ class Tensors:
         self.file = model_file
         self.used = set()
         self.pointers = []
+        self.left_out = {}  # see leave_out
+
+    def leave_out(self, ending, *beginnings):
+        """Have `.bias` or `.scale` not applied beside matrices whose names begin so, after the layer's number: llama.cpp loads
+        a scale of every matrix that may be NVFP4 and biases of all attention, but most architectures use only some of them."""
+        self.left_out[ending] = beginnings
+
+    def is_applied(self, name):
+        """Whether a bias or scale is."""
+        beginnings = self.left_out.get(name.rpartition(".")[2], ())
+        return not re.sub(r"^blk\.\d+\.", "", name).startswith(beginnings)
 
     def where(self, name):
         info = self.file.tensors.get(name)
@@ -130,10 +143,10 @@ class Tensors:
                             f"{self.file.architecture} needs it" + similar(self.file.tensors, name))
         self.used.add(name)
         if shape is not None:
-            found = tuple(info.shape)
+            found = (1,) * (len(shape) - len(info.shape)) + tuple(info.shape)  # llama.cpp saves no axes of length 1 in front
             if len(found) != len(shape) or any(w is not None and w != f for f, w in zip(found, shape)):
                 want = " x ".join("any" if w is None else str(w) for w in shape)
-                raise GGUFError(f"{self.where(name)}: found shape {' x '.join(map(str, found))}, expected {want}")
+                raise GGUFError(f"{self.where(name)}: found shape {' x '.join(map(str, info.shape))}, expected {want}")
         return info
 
     def vector(self, name, n, optional=False):
@@ -169,9 +182,10 @@ class Tensors:
         self.pointers.append((name, self.file.address(name)))
         base = name.removesuffix(".weight")
         if with_bias:
-            weight.set_bias(self.vector(base + ".bias", n_rows, optional=True))
+            bias = self.vector(base + ".bias", n_rows, optional=True)
+            weight.set_bias(bias if self.is_applied(base + ".bias") else None)
         scale = self.vector(base + ".scale", 1, optional=True) if with_scale is not None else None
-        if with_scale and scale is not None:
+        if with_scale and scale is not None and self.is_applied(base + ".scale"):
             weight.set_scale(float(scale.array()[0]))
         return weight
 

@@ -13,6 +13,7 @@ UNROTATED = 4  # every so many layers
 
 def build(b):
     hp, file, key = b.hparams, b.file, f"{b.hparams.arch}."
+    b.tensors.leave_out("scale", "attn_gate", "ffn_")
     has_windows = file.get_int(key + "attention.sliding_window", 0, lo=0) > 0
     windows = b.windows(every=4) if has_windows else [0] * hp.n_layer
     n_ff_exp = file.get_per_layer(key + "expert_feed_forward_length", hp.n_layer, lo=1)

@@ -10,6 +10,7 @@ SIGMOID_VOCABULARY, SIGMOID_LAYERS = 154880, (47, 48)  # GLM-4.7-Flash, whose fi
 
 def build(b):
     hp = b.hparams
+    b.tensors.leave_out("scale", "ffn_")
     shape = latent.latent_shape(b, b.embed(log_multiplier_cancels=True))
     n_shared = b.file.get_int(f"{hp.arch}.expert_shared_count", lo=0, hi=1 << 16)
     n_ff_exp = b.file.get_per_layer(f"{hp.arch}.expert_feed_forward_length", hp.n_layer, lo=1)

@@ -16,6 +16,7 @@ WITHOUT_NORM = 128  # experts: Maverick does not norm queries and keys
 
 def build(b):
     hp, file, key = b.hparams, b.file, f"{b.hparams.arch}."
+    b.tensors.leave_out("scale", "ffn_")
     if file.get_int(key + "attention.sliding_window", CHUNK, lo=0) == 0:
         raise UnsupportedError(f"{file.files[0].path}: key {key}attention.sliding_window: 0 is not supported: layers without "
                                "chunks that all rotate")

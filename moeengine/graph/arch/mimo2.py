@@ -9,6 +9,8 @@ from moeengine.graph.rope import window_rope
 
 def build(b):
     hp, key = b.hparams, f"{b.hparams.arch}."
+    b.tensors.leave_out("scale", "attn_q", "attn_k", "attn_v", "ffn_")
+    b.tensors.leave_out("bias", "attn_q", "attn_k", "attn_v")
     windows = b.windows(every=None)
     n_ff_exp = b.file.get_per_layer(key + "expert_feed_forward_length", hp.n_layer, lo=1)
     value_scale = b.file.get_float(key + "attention.value_scale", 0.0) or 1.0

@@ -8,6 +8,7 @@ from moeengine.graph import hybrid
 
 def build(b):
     hp = b.hparams
+    b.tensors.leave_out("scale", "attn_qkv", "attn_gate", "ssm_")
     mix = hybrid.mixer(b, by_group=True)
     b.embed()
     for il in range(hp.n_layer):

@@ -10,6 +10,7 @@ from moeengine.graph.rope import window_rope
 
 def build(b):
     hp, file, key = b.hparams, b.file, f"{b.hparams.arch}."
+    b.tensors.leave_out("scale", "attn_gate", "ffn_")
     windows = b.windows(every=None)
     n_ff_exp = file.get_per_layer(key + "expert_feed_forward_length", hp.n_layer, lo=1)
     none = [0.0] * hp.n_layer
