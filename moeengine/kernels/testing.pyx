@@ -29,7 +29,7 @@ def self_check():
 
 
 cdef inline const float *_in(const float[::1] x) noexcept:
-    return &x[0] if x.shape[0] else NULL
+    return &x[0] if x is not None and x.shape[0] else NULL
 
 
 cdef inline float *_out(float[::1] x) noexcept:
@@ -39,7 +39,7 @@ cdef inline float *_out(float[::1] x) noexcept:
 def rms_norm(const float[::1] x, const float[::1] w, float eps):
     """x / rms(x) * w; w : None or float32 (n)."""
     y = np.empty(x.shape[0], np.float32)
-    checked_isa().rms_norm(x.shape[0], _in(x), NULL if w is None else _in(w), eps, _out(y))
+    checked_isa().rms_norm(x.shape[0], _in(x), _in(w), eps, _out(y))
     return y
 
 
@@ -148,7 +148,7 @@ def conv_silu(const float[:, ::1] x, const float[:, ::1] w, const float[::1] bia
         for i in range(x.shape[0]):
             rows[i] = &x[i, 0]
         checked_isa().conv_silu(x.shape[1], x.shape[0], rows, &w[0, 0], w.shape[1],
-                                &bias[0] if bias is not None else NULL, _out(y))
+                                _in(bias), _out(y))
     return y
 
 
@@ -298,11 +298,15 @@ def attention(const float[:, ::1] q, const uint16_t[:, :, ::1] k, const uint16_t
     memset(&a, 0, sizeof(a))
     a.head_dim_k, a.head_dim_v, a.n_q = q.shape[1], dim_v, n_q
     a.q, a.out = <const float *const *>&rows[0, 0], <float *const *>&rows[1, 0]
-    a.n_kv, a.kv_begin = &n_kv[0], NULL if kv_begin is None else &kv_begin[0]
+    a.n_kv = &n_kv[0]
+    if kv_begin is not None:
+        a.kv_begin = &kv_begin[0]
     a.k, a.k_tile_stride = &k[0, 0, 0], q.shape[1] * MOE_KV_TILE
-    a.v, a.v_tile_stride = NULL if v is None else &v[0, 0], dim_v * MOE_KV_TILE
+    a.v_tile_stride = dim_v * MOE_KV_TILE
+    if v is not None:
+        a.v = &v[0, 0]
     a.n_tiles = k.shape[0] if ring else 0
-    a.scale, a.softcap, a.sink = scale, softcap, NULL if sink is None else &sink[0]
+    a.scale, a.softcap, a.sink = scale, softcap, _in(sink)
     cdef size_t scratch_bytes = isa.attn_scratch_bytes(n_q, a.head_dim_k, a.head_dim_v)
     cdef size_t segment_floats = n_q * moe_attn_partial_floats(a.head_dim_v)
     n_segments = (np.max(n_kv) + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT if split else 0
