@@ -13,6 +13,7 @@ from tests.arch_parts import (
     BASE, N_TOKENS, ArchModel, D, E, F, G, H, K, QType, V, X, attention, experts, gated, kda, latent_attention, mamba2,
     mamba2_keys, next_token_layer, norm, yarn,
 )  # fmt: skip
+from tests.indexed_models import INDEXED_MODELS
 from tests.tiny import Tiny, write_gguf
 from tests.tiny_weights import random_weights
 
@@ -351,6 +352,7 @@ _GROVE = (*_QWEN, *((name.replace(".", "_chexps.", 1), (X // 2, *shape), kind) f
 _MINIMAX = (*attention(norms="row"), *norm(), *experts(select_bias=True))
 _HUNYUAN = (*attention(norms="head"), *norm(), *experts(shared=G))
 ARCH_MODELS = {
+    **INDEXED_MODELS,
     "glm4moe": _glm(norms=None),
     "glm4moe-large": _glm(norms="head", **{"rope.dimension_sections": [4, 6, 6, 0]}),
     "qwen3vlmoe": ArchModel("qwen3vlmoe", {"rope.dimension_sections": [12, 10, 10, 0], "n_deepstack_layers": 3}, (_QWEN,) * 2),

@@ -277,6 +277,7 @@ cdef class CompressedAttentionBlock(Block):
     cdef _indexer(self, Indexer *x, Weight proj, Weight q_b, int dim, int top_k):
         cdef CompressedAttention *a = <CompressedAttention *>self.state
         x.n_head, x.top_k, x.proj, x.q_b = proj.linear.n_rows, top_k, proj.linear, q_b.linear
+        x.rot_at = dim - x.keys.n_rot
         x.scale = <float>1 / sqrtf(<float>(dim * x.n_head))
         x.row_bytes = moe_x_row_bytes(checked_isa(), checked_isa().types[0].x_format, <size_t>dim)
         x.weights_at = self._first(proj)
@@ -295,7 +296,7 @@ cdef class CompressedAttentionBlock(Block):
         a.rows_at = self._room(row_floats(a.o_b.type.x_format, n))
         self.n_wide = max(most, self.n_wide)
 
-    def extra_bytes(self, n_ctx, n_threads):
+    def extra_bytes(self, n_ctx, n_tokens, n_threads):
         """Bytes of Pass.extra."""
         cdef Room room
         return lay_out(<const CompressedAttention *>self.state, n_ctx, n_threads, NULL, &room)

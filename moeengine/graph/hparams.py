@@ -86,7 +86,7 @@ class Sizes:
     ff_exp_rows: set = field(default_factory=set)
     gather_rows: set = field(default_factory=set)
     n_streams: int = 0  # residual streams, where there are hyper-connections
-    extra: list = field(default_factory=list)  # functions (n_ctx, n_threads) -> bytes of Pass.extra
+    extra: list = field(default_factory=list)  # functions (n_ctx, n_tokens, n_threads) -> bytes of Pass.extra
     n_recurrent: int = 0  # float32 values of the recurrent layers' state
     kv_layers: list = field(default_factory=list)  # of KvLayer
 

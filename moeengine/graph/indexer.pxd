@@ -13,6 +13,8 @@ cdef struct Indexer:
     Linear proj              # (n_head, E): weights of the heads
     Linear q_b               # (n_head * dim, rank)
     float scale              # of the weights
+    int64_t rot_at           # of a head's values, the first that is rotated
+    bint neox                # see AttentionBlock
     int64_t weights_at       # in Pass.wide, floats a token: (T, n_head)
     int64_t q_at             # (T, n_head, dim)
     int64_t rows_at          # (T, n_head) rows as products take them

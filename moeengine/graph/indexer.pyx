@@ -1,7 +1,8 @@
-"""The indexer beside attention to compressed keys: small heads score all keys, and a token attends to the best.
+"""The indexer beside attention: small heads score all keys, and a token attends to the best.
 
-score = sum over heads of weight * max(0, query . key). Keys of the indexer are compressed as those of attention, but
-narrower; queries and keys are turned by a Walsh-Hadamard matrix, which changes no product but how keys round to F16.
+score = sum over heads of weight * max(0, query . key). Keys of the indexer are narrower than those of attention, and
+compressed where those are; queries and keys may be turned by a Walsh-Hadamard matrix, which changes no product but how
+keys round to F16.
 """
 from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
@@ -27,8 +28,9 @@ cdef void finish_queries(const Indexer *x, Pass *p, int64_t t, const float *cs) 
     cdef uint8_t *rows = <uint8_t *>(p.wide + x.rows_at * p.n_tokens) + <size_t>(t * x.n_head) * x.row_bytes
     for h in range(x.n_head):
         q = p.wide + x.q_at * p.n_tokens + (t * x.n_head + h) * D
-        p.isa.rope(<size_t>x.keys.n_rot, cs, 0, q + D - x.keys.n_rot)
-        hadamard_rows(D, hadamard_block(D), q)
+        p.isa.rope(<size_t>x.keys.n_rot, cs, x.neox, q + x.rot_at)
+        if x.keys.hadamard:
+            hadamard_rows(D, hadamard_block(D), q)
         p.isa.x[p.isa.types[F32].x_format].quantize_row(<size_t>D, q, rows + <size_t>h * x.row_bytes)
 
 

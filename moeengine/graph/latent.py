@@ -80,8 +80,8 @@ def score_scale(file, rope):
     return scale
 
 
-def attention(b, il, shape):
-    """Append the latent attention of layer `il`."""
+def attention(b, il, shape, indexers=None):
+    """Append the latent attention of layer `il`. indexers : graph.indexed_latent.Indexers, where tokens see chosen positions."""
     hp, blk, s = b.hparams, f"blk.{il}.", shape
     E, H, L, n_q = hp.n_embd, hp.n_head[il], s.n_lora, hp.n_head[il] * (s.n_nope + s.n_rot)
     q_a_norm = q_b = k_b = v_b = kv_b = None
@@ -98,15 +98,18 @@ def attention(b, il, shape):
     else:
         kv_b = b.matrix(blk + "attn_kv_b.weight", H * (s.n_nope + s.head_dim_v), L)
     o = b.matrix(blk + "attn_output.weight", E, H * s.head_dim_v)
-    b.blocks.append(LatentAttentionBlock(
+    block = LatentAttentionBlock(
         attn_norm=b.tensors.vector(blk + "attn_norm.weight", E), q=q, q_a_norm=q_a_norm, q_b=q_b, kv_a=kv_a,
         kv_a_norm=b.tensors.vector(blk + "attn_kv_a_norm.weight", L), k_b=k_b, v_b=v_b, kv_b=kv_b, o=o,
         n_head=H, n_nope=s.n_nope, n_rot=s.n_rot, head_dim_v=s.head_dim_v, eps=hp.eps, scale=s.scale,
         kv_offset=b.sizes.kv_elements, temperature_scale=s.temperature_scale, temperature_length=s.temperature_length,
-        with_rope=s.with_rope,
-    ))
+        with_rope=s.with_rope, **(indexers.of_layer(il, s.n_lora_q) if indexers else {}),
+    )
+    b.blocks.append(block)
     b.normed(q, kv_a)
     _note_sizes(b.sizes, s, H, q_b, k_b, v_b, kv_b, o)
+    if indexers:
+        indexers.note_sizes(il, block)
 
 
 def _note_sizes(sizes, s, H, q_b, k_b, v_b, kv_b, o):

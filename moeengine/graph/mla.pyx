@@ -9,62 +9,27 @@ and kept.
 The absorbed queries are wide (a latent a head), so a chunk's attention goes through some tokens at a time; no token sees
 which others went with it.
 """
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+from libc.math cimport sqrtf
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
-from moeengine.graph.attention cimport Attention, Q_ROWS, SPLIT_TOKENS, attend_heads
+from moeengine.graph.attention cimport attend_heads
 from moeengine.graph.block cimport (
-    KV_WHOLE, Block, Linear, Pass, UNITS_A_THREAD, add_residual, cancelled, even_chunk, linear, linear_chunk, norm_rows,
-    quantize_rows, row_chunk, x_chunk,
+    KV_WHOLE, Block, Linear, Pass, add_residual, cancelled, even_chunk, linear, linear_chunk, norm_rows, quantize_rows,
+    row_chunk, x_chunk,
 )
-from moeengine.graph.temperature cimport Temperature, temperature
+from moeengine.graph.chosen_keys cimport ChosenRoom, choose_positions, finish_key, lay_out, n_dense
+from moeengine.graph.latent_attend cimport attend_latents
+from moeengine.graph.latent_state cimport Latent, head_dim, latent_row
+from moeengine.graph.temperature cimport temperature
 from moeengine.graph.weights cimport Vector, Weight
-from moeengine.kernels.table cimport (
-    MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
-)
+from moeengine.kernels.table cimport MOE_KV_TILE, checked_isa, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim, team_size
 
 cdef enum:
     ROWS_A_UNIT = 16      # (token, head) rows that are quantized by one unit of work
-    LEAST_Q_ROWS = 8      # query rows that a unit of attention has at least: what the kernel takes at once
-
-
-cdef enum Part:
-    PART_ALL
-    PART_F16
-    PART_SEGMENT
-    PART_MERGE
-
-
-cdef struct Latent:
-    int64_t n_embd, n_head, n_lora_q, n_lora, n_nope, n_rot, head_dim_v
-    bint absorbed
-    float eps, scale
-    Temperature temperature
-    bint with_rope              # else the n_rot values are as the others
-    const float *attn_norm      # (E,)
-    Linear down[2]              # q_a, or q where queries have no latent; kv_a
-    const float *q_a_norm       # (n_lora_q,)
-    const float *kv_a_norm      # (n_lora,)
-    Linear q_b
-    Linear k_b                  # absorbed: (n_lora, n_nope) a head, one after the other
-    Linear v_b                  # absorbed: (Dv, n_lora) a head
-    Linear kv_b                 # plain: (n_nope + Dv, n_lora) a head
-    Linear wo
-    int64_t kv_offset
-    unsigned formats
-    Attention heads             # plain: attention as usual, over what kv_b made
-
-
-cdef inline int64_t latent_row(const Latent *m) noexcept nogil:
-    """Floats of a latent with its rotated part."""
-    return m.n_lora + m.n_rot
-
-
-cdef inline int64_t head_dim(const Latent *m) noexcept nogil:
-    """Floats of one head's query before absorption."""
-    return m.n_nope + m.n_rot
+    MAX_DOWN = 4          # products of the normed rows
 
 
 cdef inline void rotate(const Latent *m, Pass *p, int64_t t, float *x) noexcept nogil:
@@ -86,11 +51,16 @@ cdef void finish_latents(const Latent *m, Pass *p, int64_t tile) noexcept nogil:
                       p.kv[KV_WHOLE].at + m.kv_offset * MOE_KV_TILE, <size_t>p.kv[KV_WHOLE].stride)
 
 
+cdef inline uint8_t *index_rows(const Latent *m, Pass *p) noexcept nogil:
+    """Quantized latents of queries (T, n_lora_q) that the indexer's are made of."""
+    return <uint8_t *>(p.wide + m.chosen.low_at * p.n_tokens) if m.chosen.low_at >= 0 else p.aq
+
+
 cdef void finish_down(const Latent *m, Pass *p) noexcept nogil:
     """Latents of keys and values finished, those of queries (p.k) normed and quantized into p.aq. Ends with a barrier."""
     cdef int64_t first = p.n_past // MOE_KV_TILE, n_tiles = (p.n_past + p.n_tokens - 1) // MOE_KV_TILE - first + 1
     cdef int64_t n = m.n_lora_q, unit, t
-    cdef int f = m.q_b.type.x_format if n else 0
+    cdef int f = m.q_b.type.x_format if n else 0, g
     cdef float *row
     while True:
         unit = team_claim(p.team, n_tiles + (p.n_tokens if n else 0))
@@ -103,7 +73,27 @@ cdef void finish_down(const Latent *m, Pass *p) noexcept nogil:
         row = p.k + t * n
         p.isa.rms_norm(<size_t>n, row, m.q_a_norm, m.eps, row)
         p.isa.x[f].quantize_row(<size_t>n, row, p.aq + <size_t>t * moe_x_row_bytes(p.isa, f, <size_t>n))
+        if m.chosen.has_index:
+            finish_key(&m.chosen, p, t)
+            if m.chosen.low_at >= 0:
+                g = m.chosen.index.q_b.type.x_format
+                p.isa.x[g].quantize_row(<size_t>n, row, index_rows(m, p) + <size_t>t * moe_x_row_bytes(p.isa, g, <size_t>n))
     team_barrier(p.team)
+
+
+cdef void make_queries(const Latent *m, Pass *p) noexcept nogil:
+    """p.q and the indexer's queries of their latents. Ends with a barrier."""
+    cdef Linear w[2]
+    cdef const uint8_t *x[2]
+    cdef size_t stride[2]
+    cdef float *out[2]
+    cdef int i, n = 2 if m.chosen.has_index else 1
+    w[0], w[1] = m.q_b, m.chosen.index.q_b
+    x[0], x[1] = p.aq, index_rows(m, p)
+    out[0], out[1] = p.q, p.wide + m.chosen.index.q_at * p.n_tokens
+    for i in range(n):
+        stride[i] = moe_x_row_bytes(p.isa, w[i].type.x_format, <size_t>m.n_lora_q)
+    linear(p, w, n, x, stride, out, p.n_tokens)
 
 
 cdef void product(Pass *p, const Linear *w, const uint8_t *x, float *out) noexcept nogil:
@@ -206,94 +196,6 @@ cdef void scale_rows(const Latent *m, Pass *p, int64_t t0, int64_t n_rows) noexc
     team_barrier(p.team)
 
 
-cdef void attend(const Latent *m, Pass *p, int64_t t0, int64_t r0, int64_t r1, int ith, Part part, int64_t segment,
-                 float *partials) noexcept nogil:
-    """Attention of the rows r0 <= r < r1, in place; or one segment of the keys into `partials`, or the merge of these."""
-    cdef float *rows[Q_ROWS]
-    cdef int32_t n_kv[Q_ROWS]
-    cdef int64_t i, n_segments = (p.n_past + p.n_tokens + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT
-    cdef size_t stride = <size_t>(r1 - r0) * moe_attn_partial_floats(<size_t>m.n_lora)
-    cdef moe_attn a
-    for i in range(r1 - r0):
-        rows[i] = p.latent_rows + (r0 + i) * latent_row(m)
-        n_kv[i] = <int32_t>(p.n_past + t0 + (r0 + i) // m.n_head + 1)
-    memset(&a, 0, sizeof(a))
-    a.head_dim_k = <size_t>latent_row(m)
-    a.head_dim_v = <size_t>m.n_lora
-    a.n_q = <size_t>(r1 - r0)
-    a.q = <const float *const *>rows
-    a.out = rows
-    a.n_kv = n_kv
-    a.k = p.kv[KV_WHOLE].at + m.kv_offset * MOE_KV_TILE
-    a.k_tile_stride = <size_t>p.kv[KV_WHOLE].stride
-    a.scale = m.scale
-    a.scratch = p.thread_scratch + <size_t>ith * p.thread_scratch_bytes
-    if part == PART_ALL:
-        p.isa.attention(&a)
-    elif part == PART_F16:
-        p.isa.attention_f16(&a)
-    elif part == PART_SEGMENT:
-        p.isa.attention_segment(&a, <size_t>segment, partials + <size_t>segment * stride)
-    else:        # rows of one token see the same keys
-        p.isa.attention_merge(&a, <size_t>((n_kv[0] + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT), partials, stride)
-
-
-cdef int64_t rows_a_unit(Pass *p, int64_t n_rows, int64_t n_times) noexcept nogil:
-    """Query rows a unit where n_rows are to be shared out n_times: many, as each unit reads all its keys once, but enough
-    units for the team. No result depends on it."""
-    cdef int64_t n = Q_ROWS, wanted = UNITS_A_THREAD * team_size(p.team)
-    while n > LEAST_Q_ROWS and (n_rows + n - 1) // n * n_times < wanted:
-        n //= 2
-    return n
-
-
-cdef void attend_rows(const Latent *m, Pass *p, int64_t t0, int64_t n_rows, int ith) noexcept nogil:
-    """Units are blocks of rows, those of the first positions apart from the others; later ones see more keys and come
-    first. Ends with a barrier."""
-    cdef int64_t n_short = min(n_rows, max(<int64_t>0, MOE_F16_POSITIONS - p.n_past - t0) * m.n_head)
-    cdef int64_t n = rows_a_unit(p, n_rows, 1), unit, b, r0
-    cdef int64_t n_short_blocks = (n_short + n - 1) // n, n_blocks = n_short_blocks + (n_rows - n_short + n - 1) // n
-    while True:
-        unit = team_claim(p.team, n_blocks)
-        if unit < 0:
-            break
-        if cancelled(p):
-            continue
-        b = n_blocks - 1 - unit
-        if b < n_short_blocks:
-            attend(m, p, t0, b * n, min(n_short, (b + 1) * n), ith, PART_F16, 0, NULL)
-        else:
-            r0 = n_short + (b - n_short_blocks) * n
-            attend(m, p, t0, r0, min(n_rows, r0 + n), ith, PART_ALL, 0, NULL)
-    team_barrier(p.team)
-
-
-cdef void attend_split(const Latent *m, Pass *p, int ith) noexcept nogil:
-    """Few tokens over many keys: units are (token, block of heads, segment of keys), merged afterwards."""
-    cdef int64_t T = p.n_tokens, H = m.n_head, S = (p.n_past + T + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT
-    cdef int64_t n = rows_a_unit(p, H, T * S), B = (H + n - 1) // n, unit, s, t, r0, r1
-    cdef size_t floats = <size_t>S * moe_attn_partial_floats(<size_t>m.n_lora)       # of a row
-    while True:
-        unit = team_claim(p.team, T * B * S)
-        if unit < 0:
-            break
-        s, t = unit % S, unit // S // B
-        r0 = t * H + unit // S % B * n
-        r1 = min((t + 1) * H, r0 + n)
-        if s * MOE_KV_SEGMENT <= p.n_past + t and not cancelled(p):
-            attend(m, p, 0, r0, r1, ith, PART_SEGMENT, s, p.partials + <size_t>r0 * floats)
-    team_barrier(p.team)
-    while True:
-        unit = team_claim(p.team, T * B)
-        if unit < 0:
-            break
-        r0 = unit // B * H + unit % B * n
-        r1 = min((unit // B + 1) * H, r0 + n)
-        if not cancelled(p):
-            attend(m, p, 0, r0, r1, ith, PART_MERGE, 0, p.partials + <size_t>r0 * floats)
-    team_barrier(p.team)
-
-
 cdef void quantize_results(const Latent *m, Pass *p, int64_t n_rows) noexcept nogil:
     """For v_b. Ends with a barrier."""
     cdef int64_t unit, r
@@ -308,19 +210,20 @@ cdef void quantize_results(const Latent *m, Pass *p, int64_t n_rows) noexcept no
     team_barrier(p.team)
 
 
-cdef void attend_absorbed(const Latent *m, Pass *p, int ith) noexcept nogil:
+cdef void attend_absorbed(const Latent *m, Pass *p, int ith, int nth) noexcept nogil:
     """p.attn of all tokens, as many at a time as p.latent_rows holds. p.attn may be p.q: a token's queries are done with."""
     cdef int64_t t0 = 0, n, H = m.n_head
+    cdef ChosenRoom room
+    if m.chosen.has_index and n_dense(&m.chosen, p.n_past, p.n_tokens) < p.n_tokens:
+        lay_out(&m.chosen, p.n_ctx, p.n_tokens, nth, latent_row(m), p.extra, &room)
+        choose_positions(&m.chosen, p, &room, ith, nth)
     while t0 < p.n_tokens:
         n = min(p.n_tokens - t0, p.latent_tokens)
         queries_of_rows(m, p, t0, n * H)
         head_products(p, &m.k_b, H, n, p.latent_rows, latent_row(m))
         if m.temperature.scale != 0:
             scale_rows(m, p, t0, n * H)
-        if p.n_tokens <= SPLIT_TOKENS and p.n_past + p.n_tokens > MOE_KV_SEGMENT:
-            attend_split(m, p, ith)
-        else:
-            attend_rows(m, p, t0, n * H, ith)
+        attend_latents(m, p, t0, n, ith, nth)
         quantize_results(m, p, n * H)
         head_products(p, &m.v_b, H, n, p.attn + t0 * H * m.head_dim_v, m.head_dim_v)
         t0 += n
@@ -329,24 +232,26 @@ cdef void attend_absorbed(const Latent *m, Pass *p, int ith) noexcept nogil:
 cdef void latent_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const Latent *m = <const Latent *>state
     cdef int64_t T = p.n_tokens, n = m.n_head * m.head_dim_v
-    cdef const uint8_t *x[2]
-    cdef size_t x_stride[2]
-    cdef float *out[2]
+    cdef const uint8_t *x[MAX_DOWN]
+    cdef size_t x_stride[MAX_DOWN]
+    cdef float *out[MAX_DOWN]
     cdef int i, f
     norm_rows(p, m.attn_norm, m.eps, m.formats, m.n_embd)
-    for i in range(2):
+    for i in range(m.n_down):
         f = m.down[i].type.x_format
         x[i] = p.xq[f]
         x_stride[i] = moe_x_row_bytes(p.isa, f, <size_t>m.n_embd)
     out[0] = p.k if m.n_lora_q else p.q
     out[1] = p.wide
-    linear(p, m.down, 2, x, x_stride, out, T)
+    out[2] = p.wide + m.chosen.k_at * T
+    out[3] = p.wide + m.chosen.index.weights_at * T
+    linear(p, m.down, m.n_down, x, x_stride, out, T)
     finish_down(m, p)
     if m.n_lora_q:
-        product(p, &m.q_b, p.aq, p.q)
+        make_queries(m, p)
 
     if m.absorbed:
-        attend_absorbed(m, p, ith)
+        attend_absorbed(m, p, ith, nth)
     else:
         attend_plain(m, p, ith)
 
@@ -372,11 +277,20 @@ cdef class LatentAttentionBlock(Block):
     scale : float                      of the scores
     temperature_scale, temperature_length : queries are multiplied with log(floor(pos / length) + 1) * scale + 1
     kv_offset : int                    elements a position of all earlier layers in the cache
+    top_k : int                        absorbed: positions that a token may attend to, of which an indexer chooses; 0: all
+    index : dict or None               the indexer; None: the choice is that of the layer before
+        k, proj, q : Weight            (dim, E), (heads, E), (heads * dim, n_lora_q)
+        k_norm, k_bias : Vector (dim,) of the keys
+        eps : float                    of that norm
+        n_rot, rot_at, neox            how many values are rotated, from which on, and in which pairs
+        hadamard : bool                queries and keys are turned
     """
+    cdef readonly int64_t n_wide       # floats a token of Pass.wide
 
     def __init__(self, *, Vector attn_norm, Weight q, q_a_norm, q_b, Weight kv_a, Vector kv_a_norm, k_b, v_b, kv_b,
                  Weight o, int n_head, int n_nope, int n_rot, int head_dim_v, float eps, float scale, int64_t kv_offset,
-                 double temperature_scale=0, double temperature_length=1, bint with_rope=True):
+                 double temperature_scale=0, double temperature_length=1, bint with_rope=True, int64_t top_k=0,
+                 index=None):
         cdef Latent *m = <Latent *>calloc(1, sizeof(Latent))
         if m == NULL:
             raise MemoryError
@@ -388,17 +302,56 @@ cdef class LatentAttentionBlock(Block):
         m.temperature.scale, m.temperature.length = temperature_scale, temperature_length
         m.with_rope = with_rope
         m.attn_norm, m.kv_a_norm = attn_norm.data, kv_a_norm.data
-        m.down[0], m.down[1], m.wo = q.linear, kv_a.linear, o.linear
+        m.down[0], m.down[1], m.n_down, m.wo = q.linear, kv_a.linear, 2, o.linear
         m.formats = 1u << q.linear.type.x_format | 1u << kv_a.linear.type.x_format
         if q_b is not None:
             m.q_b, m.n_lora_q, m.q_a_norm = (<Weight?>q_b).linear, q.linear.n_rows, (<Vector?>q_a_norm).data
+        self.n_wide = latent_row(m)
         if m.absorbed:
             m.k_b, m.v_b = (<Weight?>k_b).linear, (<Weight?>v_b).linear
+            m.chosen.on, m.chosen.index.top_k = top_k > 0, top_k
+            if index is not None:
+                self.keep.append(index)
+                self._index(index)
             return
+        self.n_wide += n_head * (n_nope + head_dim_v)
         m.kv_b = (<Weight?>kv_b).linear
         m.heads.n_head = m.heads.n_head_kv = n_head
         m.heads.head_dim_k, m.heads.head_dim_v, m.heads.scale, m.heads.q_scale = n_nope + n_rot, head_dim_v, scale, 1
         m.heads.kv_offset = kv_offset
+
+    cdef int64_t _room(self, int64_t n):
+        """Place for n floats a token in Pass.wide."""
+        cdef int64_t at = (self.n_wide + 15) // 16 * 16
+        self.n_wide = at + n
+        return at
+
+    cdef _index(self, dict index):
+        cdef Latent *m = <Latent *>self.state
+        cdef Weight k = index["k"], proj = index["proj"], q = index["q"]
+        cdef Vector norm = index["k_norm"], bias = index["k_bias"]
+        cdef int64_t D = k.linear.n_rows, H = proj.linear.n_rows
+        cdef int f = q.linear.type.x_format
+        c, x = &m.chosen, &m.chosen.index
+        c.has_index, c.eps, c.k_norm, c.k_bias = True, index["eps"], norm.data, bias.data
+        x.n_head, x.q_b, x.neox, x.rot_at = H, q.linear, index["neox"], index["rot_at"]
+        x.scale = <float>1 / sqrtf(<float>(D * H))
+        x.row_bytes = moe_x_row_bytes(checked_isa(), checked_isa().types[0].x_format, <size_t>D)
+        x.keys.ratio, x.keys.dim, x.keys.elements, x.keys.n_rot = 1, D, D, index["n_rot"]
+        x.keys.cache_offset, x.keys.hadamard = m.kv_offset + latent_row(m), index["hadamard"]
+        m.down[2], m.down[3], m.n_down = k.linear, proj.linear, 4
+        m.formats |= 1u << k.linear.type.x_format | 1u << proj.linear.type.x_format
+        c.k_at, x.weights_at, x.q_at = self._room(D), self._room(H), self._room(H * D)
+        x.rows_at = self._room(H * <int64_t>x.row_bytes // 4)
+        c.low_at = -1
+        if f != m.q_b.type.x_format:
+            c.low_at = self._room(<int64_t>moe_x_row_bytes(checked_isa(), f, <size_t>m.n_lora_q) // 4)
+
+    def extra_bytes(self, n_ctx, n_tokens, n_threads):
+        """Bytes of Pass.extra."""
+        cdef const Latent *m = <const Latent *>self.state
+        cdef ChosenRoom room
+        return lay_out(&m.chosen, n_ctx, n_tokens, n_threads, latent_row(m), NULL, &room)
 
     def __dealloc__(self):
         free(self.state)

@@ -195,7 +195,7 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     p.latent_xq = take(base, &at, p.latent_tokens * <size_t>sizes.n_head * largest_row(isa, sizes.latent_rows))
     p.streams = <float *>take(base, &at, T * S * E * 4)
     p.mixes = <float *>take(base, &at, T * (2 + S) * S * 4)
-    p.extra = take(base, &at, max([own(n_ctx, n_threads) for own in sizes.extra], default=0))
+    p.extra = take(base, &at, max([own(n_ctx, T, n_threads) for own in sizes.extra], default=0))
     p.hidden = <float *>take(base, &at, max(T * 2 * <size_t>sizes.n_ff, group * <size_t>sizes.n_ff_exp) * 4)
     p.hq = take(base, &at, max(T * largest_row(isa, sizes.ff_rows), group * largest_row(isa, sizes.ff_exp_rows)))
     p.gx = take(base, &at, group * <size_t>sizes.gather_formats * largest_row(isa, sizes.gather_rows))

@@ -14,6 +14,7 @@ from moeengine.config import N_CTX_DEFAULT
 from moeengine.kernels import dequantize
 from moeengine.loader.banks import all_banks
 from moeengine.loader.compressed_kv import compressed_layers
+from moeengine.loader.indexed_kv import index_elements
 
 EXPERT_TENSOR = re.compile(r"blk\.\d+\.ffn_(gate|up|down|gate_up)_exps(_tier\d+)?\.weight")
 KV_BYTES = 2  # a value of the KV cache is F16
@@ -180,7 +181,7 @@ def kv_bytes_per_token(model_file):
         return KV_BYTES * sum(sum(shape.kv_elements) for shape in compressed_layers(model_file, max(0, n_layer - n_nextn)))
     k_swa = model_file.get_int(f"{arch}.attention.key_length_swa", k, lo=0)
     v_swa = model_file.get_int(f"{arch}.attention.value_length_swa", v, lo=0)
-    n_values = 0
+    n_values = index_elements(model_file, max(0, n_layer - n_nextn))
     for il, n in enumerate(n_head_kv[: max(0, n_layer - n_nextn)]):
         if not _is_recurrent(model_file, il):
             n_values += n * (k_swa + v_swa if _is_windowed(model_file, il) else k + v)

@@ -8,14 +8,18 @@ from moeengine.graph import latent
 SIGMOID_VOCABULARY, SIGMOID_LAYERS = 154880, (47, 48)  # GLM-4.7-Flash, whose first files name no gating
 
 
-def build(b):
+def build(b, indexers=None):
+    """indexers : see latent.attention"""
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
+    if not indexers:
+        b.tensors.leave_out("scale", "ffn_")
     shape = latent.latent_shape(b, b.embed(log_multiplier_cancels=True))
+    if indexers and not shape.absorbed:
+        b.file.refuse(f"{hp.arch}.attention.key_length_mla", 0, "1 or more: an indexer chooses among absorbed latents")
     n_shared = b.file.get_int(f"{hp.arch}.expert_shared_count", lo=0, hi=1 << 16)
     n_ff_exp = b.file.get_per_layer(f"{hp.arch}.expert_feed_forward_length", hp.n_layer, lo=1)
     for il in range(hp.n_layer):
-        latent.attention(b, il, shape)
+        latent.attention(b, il, shape, indexers)
         if il < hp.n_layer_dense_lead:
             b.ffn(il)
         else:
