@@ -23,6 +23,7 @@ const moe_isa *const moe_isa_list[] = {
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -78,23 +79,27 @@ static unsigned read_xcr0(void) {
 }
 
 /* Linux gives tile registers to a process that asks: to all its threads and to its children by fork. Refused where a
- * thread's alternate signal stack is too small for them. (Documentation/arch/x86/xstate.rst) */
-static int ask_for_tiles(void) {
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+ * thread's alternate signal stack is too small for them; once they are given, no thread gets one that is.
+ * (Documentation/arch/x86/xstate.rst) */
+static int ask_for_tiles(const char **why) {
+    if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0) return 1;
+    *why = errno == ENOSPC ? ": the alternate signal stack of a thread is too small" : ": refused to this process";
+    return 0;
 }
 
-static int has_feature(const char *name, size_t len) {
+/* why: "", or set to the text of a reason that is not the CPU's */
+static int has_feature(const char *name, size_t len, const char **why) {
     for (size_t i = 0; i < sizeof FEATURES / sizeof *FEATURES; i++) {
         const struct feature *f = &FEATURES[i];
         if (strlen(f->name) != len || memcmp(f->name, name, len) != 0) continue;
         if (!(cpuid_reg(f) >> f->bit & 1) || (read_xcr0() & f->xcr0) != f->xcr0) return 0;
-        return f->xcr0 != XCR0_AMX || ask_for_tiles();
+        return f->xcr0 != XCR0_AMX || ask_for_tiles(why);
     }
     return 0; /* a name that is not known counts as missing */
 }
 #else
-static int has_feature(const char *name, size_t len) {
-    (void)name, (void)len;
+static int has_feature(const char *name, size_t len, const char **why) {
+    (void)name, (void)len, (void)why;
     return 0;
 }
 #endif
@@ -102,9 +107,10 @@ static int has_feature(const char *name, size_t len) {
 const char *moe_isa_problem(const moe_isa *isa) {
     static char text[128];
     for (const char *p = isa->features; *p;) {
+        const char *why = "";
         size_t len = strcspn(p, ",");
-        if (!has_feature(p, len)) {
-            snprintf(text, sizeof text, "this CPU or system does not offer %.*s", (int)len, p);
+        if (!has_feature(p, len, &why)) {
+            snprintf(text, sizeof text, "this CPU or system does not offer %.*s%s", (int)len, p, why);
             return text;
         }
         p += len + (p[len] == ',');
