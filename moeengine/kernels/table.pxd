@@ -104,6 +104,7 @@ cdef extern from "moe_table.h":
         const moe_type *types                 # MOE_TYPE_MAX entries, index: ggml type id
         const moe_x *x                        # MOE_X_COUNT entries
         void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y) noexcept nogil
+        void (*layer_norm)(size_t n, const float *x, const float *w, float eps, float *y) noexcept nogil
         void (*add)(size_t n, const float *a, const float *b, float *y) noexcept nogil
         void (*mul)(size_t n, const float *a, const float *b, float *y) noexcept nogil
         void (*scale)(size_t n, float a, const float *x, float *y) noexcept nogil

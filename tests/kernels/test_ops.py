@@ -35,6 +35,17 @@ def test_rms_norm(n):
     assert_close(on_every_isa(lambda: ops.rms_norm(x, None, 1e-6)), normal, 1e-6)
 
 
+@pytest.mark.parametrize("n", SIZES)
+def test_layer_norm(n):
+    x, w = rows(n, scale=3)
+    x += 2
+    wide = x.astype(np.float64) - x.astype(np.float64).mean()
+    normal = wide / np.sqrt(np.mean(wide * wide) + 1e-3)
+    assert_close(on_every_isa(lambda: ops.layer_norm(x, w, 1e-3)), normal * w, 1e-6, 1e-4 if n == 1 else 2e-6)
+    assert_close(on_every_isa(lambda: ops.layer_norm(x, None, 1e-3)), normal, 1e-6, 1e-4 if n == 1 else 2e-6)
+    assert np.isnan(on_every_isa(lambda: ops.layer_norm(SPECIAL, None, 1e-6))).all()
+
+
 def test_rms_norm_of_zeros_is_zero():
     zero = np.zeros(40, np.float32)
     assert not on_every_isa(lambda: ops.rms_norm(zero, None, 1e-6)).any()
@@ -249,7 +260,7 @@ def test_nothing_past_the_row_is_touched(isa):
             x[:] = 1
             h = np.ascontiguousarray(x.astype(np.float16).view(np.uint16))
             tail = whole[mmap.PAGESIZE - 2 * n :].view(np.uint16)
-            results = (ops.add(x, x), ops.rms_norm(x, x, 0), ops.mul(x, x), ops.silu_mul(x, x), ops.relu_mul(x, x), ops.swiglu_oai(x, x), ops.swiglu_clamp(x, x, 9), ops.softmax(x))
+            results = (ops.add(x, x), ops.rms_norm(x, x, 0), ops.layer_norm(x, x, 1), ops.mul(x, x), ops.silu_mul(x, x), ops.relu_mul(x, x), ops.swiglu_oai(x, x), ops.swiglu_clamp(x, x, 9), ops.softmax(x))
             for result in (*results, ops.f32_to_f16(x)):
                 assert len(result) == n
             tail[:] = h

@@ -14,6 +14,7 @@ const moe_isa MOE_ISA_SYMBOL = {
     .types = {MOE_TYPES_INIT},
     .x = {MOE_X_INIT MOE_X_OWN},
     .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
     .add = add_rows,
     .mul = mul_rows,
     .scale = scale_row,

@@ -183,6 +183,8 @@ typedef struct moe_isa {
 
     /* y = x / rms(x) * w ; w may be NULL. y may be x. the mean of squares is summed in double. */
     void (*rms_norm)(size_t n, const float *x, const float *w, float eps, float *y);
+    /* rms_norm of x - mean(x), whose sum is double. y may be x. */
+    void (*layer_norm)(size_t n, const float *x, const float *w, float eps, float *y);
     /* y = a + b ; y may be a or b */
     void (*add)(size_t n, const float *a, const float *b, float *y);
     /* y = a * b, value by value ; y may be a or b */

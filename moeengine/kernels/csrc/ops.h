@@ -2,14 +2,14 @@
  * simd/<isa>.h, so every instruction set gives the same bytes. */
 #include "simd/math.h"
 
-/* The squares are float32, their sum is double: long rows lose nothing, and the order hardly matters. */
-static double sum_of_squares(size_t n, const float *x) {
+/* A double sum of float32 numbers, values or their squares: long rows lose nothing, and the order hardly matters. */
+MOE_INLINE double row_sum(size_t n, const float *x, int of_squares) {
     double part[16] = {0};
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        for (size_t l = 0; l < 16; l++) part[l] += (double)(x[i + l] * x[i + l]);
+        for (size_t l = 0; l < 16; l++) part[l] += (double)(of_squares ? x[i + l] * x[i + l] : x[i + l]);
     }
-    for (; i < n; i++) part[i % 16] += (double)(x[i] * x[i]);
+    for (; i < n; i++) part[i % 16] += (double)(of_squares ? x[i] * x[i] : x[i]);
     for (size_t half = 8; half > 0; half /= 2) {
         for (size_t l = 0; l < half; l++) part[l] += part[l + half];
     }
@@ -27,7 +27,7 @@ MOE_INLINE void store_lanes(float *p, v16f a, size_t m) {
 }
 
 static void rms_norm(size_t n, const float *x, const float *w, float eps, float *y) {
-    float mean = (float)(sum_of_squares(n, x) / (double)n);
+    float mean = (float)(row_sum(n, x, 1) / (double)n);
     v16f inv = v16_set1(1.0f / __builtin_sqrtf(mean + eps));
     for (size_t i = 0; i < n; i += 16) {
         size_t m = n - i < 16 ? n - i : 16;
@@ -43,6 +43,13 @@ static void rms_norm(size_t n, const float *x, const float *w, float eps, float 
         v16f a = load_lanes((xs) + i, m), b = load_lanes((ys) + i, m);        \
         store_lanes((out) + i, expr, m);                                      \
     }
+
+/* The mean is the quotient of float32 numbers, as in ggml. */
+static void layer_norm(size_t n, const float *x, const float *w, float eps, float *y) {
+    const v16f mean = v16_set1((float)row_sum(n, x, 0) / (float)n);
+    MOE_ROW_LOOP(n, x, x, y, ((void)b, v16_sub(a, mean)));
+    rms_norm(n, y, w, eps, y);
+}
 
 static void add_rows(size_t n, const float *x0, const float *x1, float *y) {
     MOE_ROW_LOOP(n, x0, x1, y, v16_add(a, b));
