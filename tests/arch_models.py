@@ -345,6 +345,35 @@ def _llama4(n_expert=X, long=False, **metadata):
        n_kept=128 if long else 0)  # fmt: skip
 
 
+_WIDE = {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": None, "attention.value_length": None,
+         "rope.dimension_count": 32, "expert_feed_forward_length": None, "feed_forward_length": F}  # fmt: skip
+_WIDE_HEADS = attention(n_head=2, n_head_kv=1, d=32)  # together as wide as the model
+
+
+def _grok(dense=False, **metadata):
+    """Grok-2 has a dense network beside the experts; older files have another name for the last norm of a layer. Norms after
+    attention are tiny: stock rounds what keys weigh to F16 here, and gates and their GELU, where a little more shows."""
+    last = "post_ffw_norm" if dense else "layer_output_norm"
+    layer = (*_WIDE_HEADS, ("attn_output_norm.weight", (E,), "tiny norm"), *norm(), *experts(), (f"{last}.weight", (E,), "small norm"),
+             *(gated(G) if dense else ()))  # fmt: skip
+    return ArchModel("grok", _WIDE | {
+        "feed_forward_length": G if dense else F, "expert_feed_forward_length": F if dense else None,
+        "attention.output_scale": 0.1, "attn_logit_softcapping": 3.0, "router_logit_softcapping": 30.0, "embedding_scale": 8.0,
+        "logit_scale": 0.5, **metadata,
+    }, (layer,) * 2, tied=not dense, in_any_order=False)  # fmt: skip
+
+
+def _cohere(norms="attention.layer_norm_epsilon", **metadata):
+    dense, moe = (*attention(), *gated(G)), (*attention(), *experts(shared=2 * F))
+    return ArchModel("cohere2moe", {
+        "attention.layer_norm_rms_epsilon": None, norms: 1e-5, "attention.sliding_window": 40, "logit_scale": 0.25,
+        "leading_dense_block_count": 1, "expert_shared_count": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5,
+        "expert_gating_func": 2, "nextn_predict_layers": 1, **metadata,
+    }, (dense, moe, moe, moe, next_token_layer(*moe, *norm("nextn.shared_head_norm"))), tied=True, in_any_order=False)  # fmt: skip
+
+
+_DBRX = (*attention(n_head=2, n_head_kv=1, d=32, fused=True), *norm("attn_output_norm"), *experts())
+_ARCTIC = (*_WIDE_HEADS, *norm(), *gated(E), *norm("ffn_norm_exps"), *experts())
 _BAILING1 = (*attention(), *norm(), *experts(shared=2 * F))
 _DEEPSEEK1 = (*attention(n_head=2, n_head_kv=2, d=32), *norm())
 _QWEN = (*attention(norms="head"), *norm(), *experts())
@@ -389,6 +418,14 @@ ARCH_MODELS = {
     }, ((*_DEEPSEEK1, *gated(G)), *((*_DEEPSEEK1, *experts(shared=2 * F)),) * 2)),
     "llama4": _llama4(expert_used_count=1),
     "llama4-many": _llama4(n_expert=128, **{"rope.freq_base_swa": 10000.0, "attention.sliding_window_pattern": [1, 0, 1, 0]}),
+    "dbrx": ArchModel("dbrx", _WIDE | {
+        "attention.layer_norm_rms_epsilon": None, "attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": 1.5,
+    }, (_DBRX,) * 2),
+    "arctic": ArchModel("arctic", _WIDE, (_ARCTIC,) * 2, tied=True),
+    "grok": _grok(),
+    "grok-dense": _grok(dense=True, **yarn(), **{"final_logit_softcapping": 5.0, "rope.scaling.yarn_beta_slow": 1.0}),
+    "cohere2moe": _cohere(),
+    "cohere2moe-rms": _cohere("attention.layer_norm_rms_epsilon"),
     **_small_thinkers(),
     "grovemoe": ArchModel("grovemoe", {
         "experts_per_group": 2, "expert_group_scale": 0.5, "expert_chunk_feed_forward_length": 32,
@@ -465,7 +502,7 @@ def _values(rng, shape, kind, quant):
         return np.argsort(rng.random((shape[0], X)))[:, : shape[1]].astype(np.int32), QType.I32
     if kind == "proportional":  # the first quarter of the pairs is rotated
         return np.where(np.arange(shape[0]) < shape[0] // 4, 1, 1e30).astype(np.float32), QType.F32
-    mean, std = {"norm": (1, 0.2), "query norm": (0.15, 0.03), "small norm": (0.3, 0.05), "sink": (0, 1), "mix": (0, 1 / 16), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4), "conv": (0, 0.5)}[kind]
+    mean, std = {"norm": (1, 0.2), "query norm": (0.15, 0.03), "tiny norm": (0.15, 0.03), "small norm": (0.3, 0.05), "sink": (0, 1), "mix": (0, 1 / 16), "bias": (0, 0.2), "choice": (0, 0.1), "router": (0, 0.3), "factor": (4, 1), "strong": (0, 4), "conv": (0, 0.5)}[kind]
     return (mean + std * rng.standard_normal(shape)).astype(np.float32), QType.F32
 
 

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from moeengine.graph.block cimport Linear, Pass, Residual
+from moeengine.graph.block cimport Linear, Pass, Residual, StreamNorm
 from moeengine.graph.temperature cimport Temperature
 
 cdef enum:
@@ -17,12 +17,12 @@ cdef struct Attention:
     int64_t n_embd, n_head, n_head_kv, head_dim_k, head_dim_v, n_rot
     int64_t rope_at             # floats a token in the tables of angles before this layer's
     int neox
-    float eps, scale
+    float eps, scale, softcap   # of the scores; softcap 0: none
+    float clamp                 # bound of queries, keys and values as their matrices give them; 0: none
     Residual residual
     float q_scale               # of the queries, before the scores are taken
     Temperature temperature     # the same by position
-    const float *attn_norm      # (E,)
-    const float *norm_bias      # (E,) or NULL
+    StreamNorm norm
     Linear qkv[4]               # queries, keys, values unless they are the keys', a gate of its own
     int n_qkv
     Linear wo

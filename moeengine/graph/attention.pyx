@@ -4,8 +4,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from moeengine.graph.block cimport (
-    KV_WHOLE, KV_WINDOW, Block, Linear, Pass, Residual, add_residual, biased_norm_rows, cancelled, linear, quantize_rows,
-    residual_init,
+    KV_WHOLE, KV_WINDOW, Block, Linear, Pass, Residual, add_residual, cancelled, linear, quantize_rows, read_stream,
+    residual_init, stream_norm_init,
 )
 from moeengine.graph.temperature cimport temperature
 from moeengine.graph.weights cimport Vector, Weight, values_of
@@ -44,9 +44,17 @@ cdef void norm_whole_rows(const Attention *a, Pass *p) noexcept nogil:
     team_barrier(p.team)
 
 
+cdef inline void clamp_values(float bound, int64_t n, float *x) noexcept nogil:
+    cdef int64_t i
+    for i in range(n):
+        x[i] = max(-bound, min(bound, x[i]))
+
+
 cdef void finish_head(const Attention *a, Pass *p, int64_t t, const float *norm, float *head) noexcept nogil:
-    """Norm (where there is one a head) and rope of one head of token t, in the architecture's order."""
+    """Bounds, norm (where there is one a head) and rope of one head of token t, in the architecture's order."""
     cdef bint with_norm = norm != NULL and not a.norm_whole_row
+    if a.clamp > 0:
+        clamp_values(a.clamp, a.head_dim_k, head)
     if with_norm and not a.norm_after_rope:
         p.isa.rms_norm(<size_t>a.head_dim_k, head, norm, a.eps, head)
     p.isa.rope(<size_t>a.n_rot, p.rope + p.n_tokens * a.rope_at + t * a.n_rot, a.neox, head)
@@ -79,6 +87,8 @@ cdef void finish_heads(const Attention *a, Pass *p, int64_t head_kv, int64_t t0,
         v = p.v + (t * a.n_head_kv + head_kv) * a.head_dim_v
         if a.values_are_keys:
             memcpy(v, k, <size_t>a.head_dim_v * sizeof(float))
+        if a.clamp > 0:
+            clamp_values(a.clamp, a.head_dim_v, v)
         if a.norm_values:
             p.isa.rms_norm(<size_t>a.head_dim_v, v, NULL, a.eps, v)
         finish_head(a, p, t, a.k_norm, k)
@@ -145,7 +155,7 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
     m.k_tile_stride = m.v_tile_stride = <size_t>p.kv[a.kv].stride
     m.n_tiles = <size_t>p.kv[a.kv].n
     m.scale = a.scale
-    m.softcap = 0
+    m.softcap = a.softcap
     m.sink = sink if a.sinks != NULL else NULL
     m.scratch = p.thread_scratch + <size_t>ith * p.thread_scratch_bytes
     if part == ATTEND_ALL:
@@ -168,10 +178,13 @@ cdef void attend(const Attention *a, Pass *p, int64_t head_kv, int64_t t0, int64
 cdef void attend_all(const Attention *a, Pass *p, int ith) noexcept nogil:
     """Units are blocks of queries, the first positions apart from the others. Later blocks see more keys
     and come first, so that no thread is left with the most expensive one. Ends with a barrier."""
-    cdef int64_t T = p.n_tokens, unit, b, t0, n_short = min(T, max(<int64_t>0, MOE_F16_POSITIONS - p.n_past))
+    cdef int64_t T = p.n_tokens, unit, b, t0, n_short = 0
     cdef int64_t n_tok = max(<int64_t>1, Q_ROWS // (a.n_head // a.n_head_kv))
-    cdef int64_t n_short_blocks = (n_short + n_tok - 1) // n_tok
-    cdef int64_t n_blocks = n_short_blocks + (T - n_short + n_tok - 1) // n_tok
+    cdef int64_t n_short_blocks, n_blocks
+    if a.softcap == 0:      # else stock has no sums in F16
+        n_short = min(T, max(<int64_t>0, MOE_F16_POSITIONS - p.n_past))
+    n_short_blocks = (n_short + n_tok - 1) // n_tok
+    n_blocks = n_short_blocks + (T - n_short + n_tok - 1) // n_tok
     while True:
         unit = team_claim(p.team, n_blocks * a.n_head_kv)
         if unit < 0:
@@ -257,7 +270,7 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef size_t x_stride[4]
     cdef float *out[4]
     cdef int i, f
-    biased_norm_rows(p, a.attn_norm, a.norm_bias, a.eps, a.formats, a.n_embd)
+    read_stream(p, &a.norm, a.formats, a.n_embd)
     for i in range(a.n_qkv):
         f = a.qkv[i].type.x_format
         x[i] = p.xq[f]
@@ -292,6 +305,7 @@ cdef class AttentionBlock(Block):
     ----------
     attn_norm : Vector (E,)
     norm_bias : Vector (E,) or None
+    centred, of_kept : bool        see StreamNorm
     q, k, o : Weight               (H*Dk, E), (K*Dk, E), (E, H*Dv)
     v : Weight (K*Dv, E) or None   None: values are what k gives, before its norm; Dv is Dk
     q_norm, k_norm : Vector or None    per head (Dk,) or, with norm_whole_row, (H*Dk,) and (K*Dk,)
@@ -303,6 +317,8 @@ cdef class AttentionBlock(Block):
     scale : float                  of the scores, usually 1/sqrt(Dk)
     q_scale : float                of the queries; they are rounded to F16 after it, but the scores before theirs
     kv_offset : int                elements a position of all earlier layers in the cache, of those with a window or of the others
+    softcap : float                c > 0: scores become c * tanh(score / c)
+    clamp : float                  bound of queries, keys and values as their matrices give them; 0: none
     temperature : (scale, length, offset)    see Temperature
     window : int                   keys a query sees, its own included; 0: all before it
     chunked : bool                 positions are cut into chunks of `window`, and a query sees those of its own chunk before it
@@ -318,7 +334,8 @@ cdef class AttentionBlock(Block):
                  int n_rot, bint neox, float eps, float scale, int64_t kv_offset, bint norm_after_rope=False,
                  norm_bias=None, float q_scale=1.0, float residual_scale=1.0, int64_t window=0, sinks=None,
                  bint with_gate=False, gate=None, int rope_at=0, bint norm_values=False, post_norm=None,
-                 bint chunked=False, tuple temperature=(0, 1, 0)):
+                 bint chunked=False, tuple temperature=(0, 1, 0), float softcap=0, float clamp=0,
+                 bint centred=False, bint of_kept=False):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
         cdef Attention *a = <Attention *>calloc(1, sizeof(Attention))
@@ -331,7 +348,8 @@ cdef class AttentionBlock(Block):
         a.head_dim_k, a.head_dim_v, a.n_rot, a.neox = head_dim_k, head_dim_v, n_rot, neox
         a.eps, a.scale, a.q_scale, a.kv_offset, a.rope_at = eps, scale, q_scale, kv_offset, rope_at
         residual_init(&a.residual, residual_scale, post_norm, eps, 1)
-        a.attn_norm, a.norm_bias, a.wo = attn_norm.data, values_of(norm_bias), o.linear
+        stream_norm_init(&a.norm, attn_norm, norm_bias, eps, centred, of_kept)
+        a.wo, a.softcap, a.clamp = o.linear, softcap, clamp
         for weight in (q, k, v, gate):
             if weight is not None:
                 a.qkv[a.n_qkv] = (<Weight?>weight).linear

@@ -44,6 +44,7 @@ cdef struct Pass:
     int64_t n_ctx              # positions the context has
     const int32_t *tokens      # (T,)
     float *x                   # (T, E) residual stream
+    float *kept                # (T, E) as it was at a KeepBlock
     float *norm                # (T, E) normed input of the current block, float32
     uint8_t *xq[MOE_X_COUNT]   # per format: (T, row) quantized input of the current block
     float *q                   # (T, H*Dk) queries
@@ -105,6 +106,14 @@ cdef struct Linear:
     float scale
     bint bias_first
 
+cdef struct StreamNorm:
+    # How a block reads the stream: (x - mean, where centred) / root mean square * weight + bias
+    const float *weight        # (E,)
+    const float *bias          # (E,) or NULL
+    float eps
+    bint centred
+    bint of_kept               # reads Pass.kept instead of Pass.x
+
 cdef struct Residual:
     # How a block's result joins the stream: x = after * (x + scale * norm(out))
     float scale
@@ -127,8 +136,9 @@ cdef int64_t row_chunk(const Pass *p, int64_t n_rows, int64_t n_x) noexcept nogi
 cdef int64_t even_chunk(int64_t n_rows, int64_t chunk) noexcept nogil
 cdef int64_t x_chunk(size_t x_stride, int64_t n_x) noexcept nogil
 cdef void norm_rows(Pass *p, const float *w, float eps, unsigned formats, int64_t n_embd) noexcept nogil
-cdef void biased_norm_rows(Pass *p, const float *w, const float *bias, float eps, unsigned formats,
-                           int64_t n_embd) noexcept nogil
+cdef void read_stream(Pass *p, const StreamNorm *norm, unsigned formats, int64_t n_embd) noexcept nogil
+cdef void stream_norm_row(const moe_isa *isa, const StreamNorm *norm, int64_t n_embd, const float *x, float *y) noexcept nogil
+cdef int stream_norm_init(StreamNorm *n, weight, bias, float eps, bint centred=*, bint of_kept=*) except -1
 cdef void quantize_rows(Pass *p, const float *x, int64_t n_x, int64_t n, size_t x_stride,
                         int x_format, uint8_t *out) noexcept nogil
 cdef void add_residual(Pass *p, int64_t n_embd, const Residual *r) noexcept nogil

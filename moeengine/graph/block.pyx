@@ -1,5 +1,6 @@
 """The parts that blocks are made of: matrix products split over the team, norms, quantized rows."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from moeengine.graph.weights cimport values_of
@@ -124,13 +125,30 @@ cdef void linear(Pass *p, const Linear *w, int n_w, const uint8_t **x, const siz
 
 cdef void norm_rows(Pass *p, const float *w, float eps, unsigned formats, int64_t n_embd) noexcept nogil:
     """p.norm = rms_norm(p.x) * w, and the rows in every activation format of the bit set `formats`."""
-    biased_norm_rows(p, w, NULL, eps, formats, n_embd)
+    cdef StreamNorm norm
+    norm.weight, norm.bias, norm.eps, norm.centred, norm.of_kept = w, NULL, eps, False, False
+    read_stream(p, &norm, formats, n_embd)
 
 
-cdef void biased_norm_rows(Pass *p, const float *w, const float *bias, float eps, unsigned formats,
-                           int64_t n_embd) noexcept nogil:
-    """norm_rows, with `bias` (n_embd,) added where there is one. Ends with a barrier."""
+cdef void stream_norm_row(const moe_isa *isa, const StreamNorm *norm, int64_t n_embd, const float *x, float *y) noexcept nogil:
+    """y (E,) = the norm of a row x of the stream"""
+    if norm.centred:
+        isa.layer_norm(<size_t>n_embd, x, norm.weight, norm.eps, y)
+    else:
+        isa.rms_norm(<size_t>n_embd, x, norm.weight, norm.eps, y)
+    if norm.bias != NULL:
+        isa.add(<size_t>n_embd, y, norm.bias, y)
+
+
+cdef int stream_norm_init(StreamNorm *n, weight, bias, float eps, bint centred=False, bint of_kept=False) except -1:
+    n.weight, n.bias, n.eps, n.centred, n.of_kept = values_of(weight), values_of(bias), eps, centred, of_kept
+    return 0
+
+
+cdef void read_stream(Pass *p, const StreamNorm *norm, unsigned formats, int64_t n_embd) noexcept nogil:
+    """p.norm = the stream normed, and the rows in every activation format of the bit set `formats`. Ends with a barrier."""
     cdef int64_t t
+    cdef const float *x = p.kept if norm.of_kept else p.x
     cdef int f
     cdef float *row
     while True:
@@ -138,9 +156,7 @@ cdef void biased_norm_rows(Pass *p, const float *w, const float *bias, float eps
         if t < 0:
             break
         row = p.norm + t * n_embd
-        p.isa.rms_norm(<size_t>n_embd, p.x + t * n_embd, w, eps, row)
-        if bias != NULL:
-            p.isa.add(<size_t>n_embd, row, bias, row)
+        stream_norm_row(p.isa, norm, n_embd, x + t * n_embd, row)
         for f in range(MOE_X_COUNT):
             if formats >> f & 1:
                 p.isa.x[f].quantize_row(<size_t>n_embd, row,
@@ -191,6 +207,33 @@ cdef void add_residual(Pass *p, int64_t n_embd, const Residual *r) noexcept nogi
 cdef int residual_init(Residual *r, float scale, norm, float eps, float after) except -1:
     r.scale, r.after, r.eps, r.norm = scale, after, eps, values_of(norm)
     return 0
+
+
+cdef struct KeepState:
+    int64_t n_embd
+
+
+cdef void keep_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
+    cdef int64_t t, E = (<const KeepState *>state).n_embd
+    while True:
+        t = team_claim(p.team, p.n_tokens)
+        if t < 0:
+            break
+        memcpy(p.kept + t * E, p.x + t * E, <size_t>E * sizeof(float))
+    team_barrier(p.team)
+
+
+cdef class KeepBlock(Block):
+    """Keeps the stream as it is for later blocks that read it so (StreamNorm.of_kept): parallel branches of a layer."""
+
+    def __init__(self, int64_t n_embd):
+        cdef KeepState *s = <KeepState *>calloc(1, sizeof(KeepState))
+        if s == NULL:
+            raise MemoryError
+        self.state, self.run, s.n_embd = s, keep_run, n_embd
+
+    def __dealloc__(self):
+        free(self.state)
 
 
 cdef void pass_fail(Pass *p, int error, int layer, int expert) noexcept nogil:

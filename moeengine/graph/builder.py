@@ -7,11 +7,13 @@ from tensors stands here once.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from moeengine.errors import GGUFError
 from moeengine.graph.attention import AttentionBlock
+from moeengine.graph.block import KeepBlock
 from moeengine.graph.chunk_experts import ChunkExpertsBlock
 from moeengine.graph.early_router import EarlyRouterBlock
 from moeengine.graph.embed_head import EmbedBlock, HeadBlock
@@ -42,6 +44,7 @@ class Builder:
         self.moe_blocks = []
         self.banks = []  # LayerBanks of the layers with experts
         self.weights = {}
+        self.centred = False  # the stream is read through LayerNorm, not RMS norm
 
     def matrix(self, name, n_rows, n_in, **options):
         """Weight (n_rows, n_in), remembered by name; see Tensors.matrix."""
@@ -70,7 +73,7 @@ class Builder:
             self.sizes.formats |= 1 << weight.x_format
 
     def embed(self, *, scale=1.0, sections=None, log_multiplier_cancels=False, with_rope=True, window_rope="same", n_rot=None,
-              n_factors=None):
+              n_factors=None, default_beta_fast=32.0):
         """Token embedding and rotation table, whose RopeConfig is returned (None: nothing is rotated).
 
         sections : "blocks" or "interleaved" where the file may part the rotated pairs into sections with positions of their
@@ -80,6 +83,7 @@ class Builder:
         window_rope : RopeConfig or None  of layers with a sliding window, None: they do not rotate; "same": as other layers
         n_rot : int                       rotated values of a head in other layers; None: `rope.dimension_count`
         n_factors : int                   frequency factors that the file has; None: one a pair
+        default_beta_fast : float         see rope_config
         """
         hp = self.hparams
         n_rot = hp.n_rot if n_rot is None else n_rot
@@ -93,7 +97,8 @@ class Builder:
         rope = None
         if n_rot and with_rope:
             rope = rope_config(self.file, n_rot=n_rot, n_ctx_train=hp.n_ctx_train, freq_factors=factors,
-                               long_factors=long_factors, log_multiplier_cancels=log_multiplier_cancels)
+                               long_factors=long_factors, log_multiplier_cancels=log_multiplier_cancels,
+                               default_beta_fast=default_beta_fast)
         self.token_embd = self.matrix("token_embd.weight", hp.n_vocab, hp.n_embd, with_scale=False, with_bias=False)
         self.rope, self.window_rope = rope, rope if window_rope == "same" else window_rope
         self.ropes = [config for config in (rope, self.window_rope) if config is not None]
@@ -102,6 +107,16 @@ class Builder:
         self.blocks.append(EmbedBlock(token_embd=self.token_embd, ropes=self.ropes, scale=scale))
         self.sizes.largest(n_rot=sum(config.n_rot for config in self.ropes))
         return rope
+
+    def layer_norms(self, **default):
+        """The stream is read through LayerNorm from here on. default: eps, where the file has no `layer_norm_epsilon`."""
+        eps = self.file.get_float(f"{self.hparams.arch}.attention.layer_norm_epsilon", *default.values(), lo=0, hi=1)
+        self.centred, self.hparams = True, replace(self.hparams, eps=eps)
+
+    def keep(self):
+        """Keep the stream as it is for blocks that take it so (of_kept=True), beside others that change it."""
+        self.sizes.keeps = True
+        self.blocks.append(KeepBlock(self.hparams.n_embd))
 
     def windows(self, *, every, dense_first=False, window=None):
         """Keys that a query sees in each layer, 0 for all: list of int.
@@ -177,7 +192,8 @@ class Builder:
             kv_offset=self.sizes.window_elements if window else self.sizes.kv_elements, norm_after_rope=norm_after_rope, residual_scale=residual_scale, window=window,
             sinks=self.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None,
             with_gate=with_gate, norm_values=norm_values,
-            post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None, **options,
+            post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None, centred=self.centred,
+            **options,
         ))
         self.normed(*(weight for weight in (q, k, v, gates) if weight is not None))
         self.sizes.largest(n_head=H, n_q=H * Dk, n_attn=H * Dv, n_k=K * Dk, n_v=K * Dv, head_dim_k=Dk, head_dim_v=Dv)
@@ -199,14 +215,15 @@ class Builder:
         return gate, up, down
 
     def ffn(self, il, *, norm="ffn_norm", residual_scale=1.0, post_norm=None, after=1.0, activation="silu", bound=0.0,
-            gated=True):
+            gated=True, n_ff=None, of_kept=False):
         """Dense gated feed-forward network, or without a gate and with squared ReLU. norm, post_norm: names of the norms
-        before and after it; the rest: see FfnBlock."""
+        before and after it; n_ff: None: `feed_forward_length`; the rest: see FfnBlock."""
         hp, blk = self.hparams, f"blk.{il}."
-        gate, up, down = self._dense(blk, "", hp.n_ff[il], gated=gated)
+        gate, up, down = self._dense(blk, "", n_ff or hp.n_ff[il], gated=gated)
         self.blocks.append(FfnBlock(ffn_norm=self.tensors.vector(f"{blk}{norm}.weight", hp.n_embd),
                                     gate=gate, up=up, down=down, eps=hp.eps, residual_scale=residual_scale,
                                     activation=activation if gated else "relu_sqr", bound=bound, after=after,
+                                    centred=self.centred, of_kept=of_kept,
                                     post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", hp.n_embd) if post_norm else None))
 
     def _router(self, il, with_scale=True):
@@ -278,7 +295,8 @@ class Builder:
             n_group=hp.n_expert_groups, n_group_used=hp.n_group_used, shared=shared, shared_gate=gate, eps=hp.eps,
             activation=activation if gated else "relu_sqr", shared_activation=shared_activation if gated else "relu_sqr",
             by_token=table, router_norm=router_norm, router_is_early=is_early,
-            post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None, **options,
+            post_norm=self.tensors.vector(f"{blk}{post_norm}.weight", E) if post_norm else None, centred=self.centred,
+            **options,
         )
         self.blocks.append(block)
         self.moe_blocks.append(block)
@@ -325,4 +343,4 @@ class Builder:
         self.normed(output)
         self.blocks.append(HeadBlock(output_norm=self.tensors.vector(f"{norm}.weight", hp.n_embd),
                                      norm_bias=self.tensors.vector(f"{norm}.bias", hp.n_embd, optional=True),
-                                     output=output, eps=hp.eps, scale=scale, softcap=softcap))
+                                     output=output, eps=hp.eps, scale=scale, softcap=softcap, centred=self.centred))

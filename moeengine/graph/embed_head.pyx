@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from moeengine.graph.block cimport (
-    Block, Linear, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, Pass, linear,
+    Block, Linear, OUTPUT_ALL, OUTPUT_LAST, OUTPUT_NONE, Pass, StreamNorm, linear, stream_norm_init, stream_norm_row,
 )
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport MOE_X_COUNT, moe_x_row_bytes
@@ -105,9 +105,8 @@ cdef class EmbedBlock(Block):
 
 
 cdef struct Head:
-    const float *norm
-    const float *norm_bias      # or NULL
-    float eps, softcap          # softcap 0: none
+    StreamNorm norm
+    float softcap               # 0: none
     Linear output
 
 
@@ -139,9 +138,7 @@ cdef void head_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         t = team_claim(p.team, n_out)
         if t < 0:
             break
-        p.isa.rms_norm(<size_t>E, p.x + (first + t) * E, h.norm, h.eps, p.norm + t * E)
-        if h.norm_bias != NULL:
-            p.isa.add(<size_t>E, p.norm + t * E, h.norm_bias, p.norm + t * E)
+        stream_norm_row(p.isa, &h.norm, E, p.x + (first + t) * E, p.norm + t * E)
         p.isa.x[f].quantize_row(<size_t>E, p.norm + t * E, p.xq[f] + <size_t>t * stride[0])
     team_barrier(p.team)
     x[0] = p.xq[f]
@@ -154,19 +151,21 @@ cdef void head_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
 cdef class HeadBlock(Block):
     """logits = scale * output(norm(x)) of the positions that the pass asks for. output (V, E), output_norm and norm_bias (E,).
 
+    centred : bool     see StreamNorm
     softcap : float    c > 0: logits become c * tanh(logits / c)
     """
 
-    def __init__(self, *, Vector output_norm, Weight output, float eps, float scale=1.0, norm_bias=None, float softcap=0):
+    def __init__(self, *, Vector output_norm, Weight output, float eps, float scale=1.0, norm_bias=None, float softcap=0,
+                 bint centred=False):
         cdef Head *h = <Head *>calloc(1, sizeof(Head))
         if h == NULL:
             raise MemoryError
         self.state = h
         self.run = head_run
         self.keep = [output_norm, norm_bias, output]
-        h.norm, h.eps, h.softcap, h.output = output_norm.data, eps, softcap, output.linear
+        stream_norm_init(&h.norm, output_norm, norm_bias, eps, centred)
+        h.softcap, h.output = softcap, output.linear
         h.output.scale = h.output.scale * scale
-        h.norm_bias = (<Vector?>norm_bias).data if norm_bias is not None else NULL
 
     def __dealloc__(self):
         free(self.state)

@@ -4,7 +4,7 @@ Member 0 of the team runs this between two barriers.
 """
 from libc.stdint cimport int32_t, int64_t
 
-from moeengine.graph.block cimport Linear, Pass, ROW_CHUNK, linear_chunk
+from moeengine.graph.block cimport Linear, Pass, ROW_CHUNK, linear_chunk, stream_norm_row
 from moeengine.graph.moe_state cimport MoeState, Tier, token_experts
 from moeengine.graph.router cimport route_token
 
@@ -18,10 +18,10 @@ cdef bint guess_experts(const MoeState *later, Pass *p) noexcept nogil:
         token_experts(later, p.tokens[0], p.guess_ids)
         return True
     if not later.router_is_early:
-        p.isa.rms_norm(<size_t>later.n_embd, p.x, later.norm if later.router_norm == NULL else later.router_norm, later.eps,
-                       p.guess_norm)
-        if later.norm_bias != NULL and later.router_norm == NULL:
-            p.isa.add(<size_t>later.n_embd, p.guess_norm, later.norm_bias, p.guess_norm)
+        if later.router_norm != NULL:
+            p.isa.rms_norm(<size_t>later.n_embd, p.x, later.router_norm, later.eps, p.guess_norm)
+        else:
+            stream_norm_row(p.isa, &later.norm, later.n_embd, p.x, p.guess_norm)
     p.isa.x[f].quantize_row(<size_t>later.n_embd, p.x if later.router_is_early else p.guess_norm, p.guess_xq)
     while r < router.n_rows:
         linear_chunk(p.isa, router, r, min(r + ROW_CHUNK, router.n_rows), 1, p.guess_xq, 0,

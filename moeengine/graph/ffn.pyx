@@ -8,7 +8,9 @@ from libc.stdlib cimport calloc, free
 from moeengine.graph.activation cimport (
     GELU, RELU, RELU_SQR, SILU, SILU_BOUNDED, SWIGLU_CLAMP, SWIGLU_OAI, GatedActivation, activate,
 )
-from moeengine.graph.block cimport Block, Linear, Pass, Residual, add_residual, linear, norm_rows, residual_init
+from moeengine.graph.block cimport (
+    Block, Linear, Pass, Residual, StreamNorm, add_residual, linear, read_stream, residual_init, stream_norm_init,
+)
 from moeengine.graph.ffn cimport DenseFfn, dense_ffn
 from moeengine.graph.weights cimport Vector, Weight
 from moeengine.kernels.table cimport moe_x_row_bytes
@@ -48,8 +50,7 @@ cdef void dense_ffn(Pass *p, const DenseFfn *d, float *out) noexcept nogil:
 
 cdef struct FfnState:
     DenseFfn ffn
-    const float *norm
-    float eps
+    StreamNorm norm
     Residual residual
     unsigned formats
 
@@ -57,7 +58,7 @@ cdef struct FfnState:
 cdef void ffn_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const FfnState *s = <const FfnState *>state
     cdef int64_t E = s.ffn.n_embd
-    norm_rows(p, s.norm, s.eps, s.formats, E)
+    read_stream(p, &s.norm, s.formats, E)
     dense_ffn(p, &s.ffn, p.out)
     add_residual(p, E, &s.residual)
 
@@ -79,11 +80,13 @@ cdef class FfnBlock(Block):
     gate : Weight (G, E) or None   None: the activation is one of up alone
     up, down : Weight              (G, E), (E, G)
     activation, bound              see ACTIVATIONS and activation.pxd
+    centred, of_kept : bool        see StreamNorm
     post_norm : Vector (E,) or None
     """
 
     def __init__(self, *, Vector ffn_norm, gate, Weight up, Weight down, float eps, float residual_scale=1.0,
-                 str activation="silu", float bound=0, post_norm=None, float after=1.0):
+                 str activation="silu", float bound=0, post_norm=None, float after=1.0, bint centred=False,
+                 bint of_kept=False):
         cdef FfnState *s = <FfnState *>calloc(1, sizeof(FfnState))
         if s == NULL:
             raise MemoryError
@@ -91,7 +94,7 @@ cdef class FfnBlock(Block):
         self.run = ffn_run
         self.keep = [ffn_norm, gate, up, down, post_norm]
         dense_ffn_init(&s.ffn, gate, up, down, activation, bound)
-        s.norm, s.eps = ffn_norm.data, eps
+        stream_norm_init(&s.norm, ffn_norm, None, eps, centred, of_kept)
         residual_init(&s.residual, residual_scale, post_norm, eps, after)
         s.formats = 1u << s.ffn.gate_up[0].type.x_format | 1u << s.ffn.gate_up[1].type.x_format
 

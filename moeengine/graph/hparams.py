@@ -85,6 +85,7 @@ class Sizes:
     ff_rows: set = field(default_factory=set)
     ff_exp_rows: set = field(default_factory=set)
     gather_rows: set = field(default_factory=set)
+    keeps: bool = False  # a block reads the stream as it was before others
     n_streams: int = 0  # residual streams, where there are hyper-connections
     extra: list = field(default_factory=list)  # functions (n_ctx, n_tokens, n_threads) -> bytes of Pass.extra
     n_recurrent: int = 0  # float32 values of the recurrent layers' state

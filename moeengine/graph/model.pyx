@@ -179,6 +179,7 @@ cdef size_t lay_out(sizes, Pass *p, int64_t n_ctx, int64_t T, int n_threads, uin
     memset(p, 0, sizeof(Pass))
     p.isa = isa
     p.x = <float *>take(base, &at, T * E * 4)
+    p.kept = <float *>take(base, &at, T * E * 4 if sizes.keeps else 0)
     p.norm = <float *>take(base, &at, T * E * 4)
     p.out = <float *>take(base, &at, T * E * 4)
     for f in range(MOE_X_COUNT):

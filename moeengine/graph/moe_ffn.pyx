@@ -8,7 +8,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from moeengine.graph.block cimport (
-    Block, Pass, PASS_NAN_ROUTER, biased_norm_rows, cancelled, linear, norm_rows, pass_fail, residual_init, residual_row,
+    Block, Pass, PASS_NAN_ROUTER, cancelled, linear, norm_rows, pass_fail, read_stream, residual_init, residual_row,
+    stream_norm_init,
 )
 from moeengine.graph.expert_groups cimport tier_run
 from moeengine.graph.expert_hints cimport drop_cold
@@ -56,7 +57,7 @@ cdef void route_tokens(const MoeState *s, Pass *p) noexcept nogil:
 
 
 cdef void add_shared(const MoeState *s, Pass *p, int64_t t) noexcept nogil:
-    """p.out += what p.norm holds of the shared expert, for token t: gated, or normed."""
+    """p.out += what p.norm holds of the shared expert, for token t: gated, or normed; the sum is scaled."""
     cdef int64_t E = s.n_embd
     cdef float *shared = p.norm + t * E
     cdef float gate = <float>1 / (<float>1 + expf(-p.shared_gate[t])) if s.n_router == 2 else 1
@@ -64,6 +65,8 @@ cdef void add_shared(const MoeState *s, Pass *p, int64_t t) noexcept nogil:
         p.isa.rms_norm(<size_t>E, shared, s.shared_post_norm, s.eps, shared)
     p.isa.scale(<size_t>E, gate, shared, shared)
     p.isa.add(<size_t>E, p.out + t * E, shared, p.out + t * E)
+    if s.shared_scale != 1:
+        p.isa.scale(<size_t>E, s.shared_scale, p.out + t * E, p.out + t * E)
 
 
 cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
@@ -76,7 +79,7 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     if s.router_norm != NULL:
         norm_rows(p, s.router_norm, s.eps, 1u << s.router[0].type.x_format, E)
     else:
-        biased_norm_rows(p, s.norm, s.norm_bias, s.eps, s.formats, E)
+        read_stream(p, &s.norm, s.formats, E)
     for i in range(s.n_router):
         x[i] = p.xq[s.router[i].type.x_format]
         stride[i] = moe_x_row_bytes(p.isa, s.router[i].type.x_format, <size_t>E)
@@ -87,7 +90,7 @@ cdef void moe_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         linear(p, s.router + i, s.n_router - i, x + i, stride + i, out + i, p.n_tokens)
     route_tokens(s, p)
     if s.router_norm != NULL:
-        biased_norm_rows(p, s.norm, s.norm_bias, s.eps, s.formats, E)
+        read_stream(p, &s.norm, s.formats, E)
     if ith == 0 and p.trace != NULL:
         memcpy(p.trace + s.i_moe * p.n_tokens * A, p.route_ids, <size_t>(p.n_tokens * A) * sizeof(int32_t))
     if ith == 0 and s.drop_below > 0 and p.n_tokens <= DROP_TOKENS:
@@ -132,6 +135,8 @@ cdef class MoeBlock(Block):
     expert_post_norm, shared_post_norm, post_norm : Vector (E,) or None    norms of the experts' sum, of the shared expert,
                                   and of both together
     by_token : IdTable (V, A) or None    experts of each token, in the place of a choice
+    shared_scale : float          of routed and shared experts together
+    centred, of_kept : bool       see StreamNorm
     router_is_early : bool        its logits are in Pass.route_probs already
     weigh_inputs : bool           weights are factors of what an expert reads, not of its result
     """
@@ -144,7 +149,8 @@ cdef class MoeBlock(Block):
                  float residual_scale=1.0, norm_bias=None, str activation="silu", float bound=0,
                  str shared_activation="silu", float shared_bound=0, by_token=None, router_norm=None, shared_norm=None,
                  expert_post_norm=None, shared_post_norm=None, post_norm=None, float after=1.0,
-                 bint router_is_early=False, bint weigh_inputs=False, float eps):
+                 bint router_is_early=False, bint weigh_inputs=False, float shared_scale=1.0,
+                 bint centred=False, bint of_kept=False, float eps):
         cdef MoeState *s = <MoeState *>calloc(1, sizeof(MoeState))
         if s == NULL:
             raise MemoryError
@@ -155,7 +161,7 @@ cdef class MoeBlock(Block):
         self.tiers, self.il = tuple(tiers), il
         s.il, s.i_moe, s.n_embd, s.eps = il, i_moe, router.linear.n_in, eps
         residual_init(&s.residual, residual_scale, post_norm, eps, after)
-        s.norm, s.norm_bias = ffn_norm.data, values_of(norm_bias)
+        stream_norm_init(&s.norm, ffn_norm, norm_bias, eps, centred, of_kept)
         s.router_norm, s.shared_norm = values_of(router_norm), values_of(shared_norm)
         s.expert_post_norm, s.shared_post_norm = values_of(expert_post_norm), values_of(shared_post_norm)
         s.group_pairs, s.activation.kind, s.activation.bound = GROUP_PAIRS, ACTIVATIONS[activation], bound
@@ -177,7 +183,7 @@ cdef class MoeBlock(Block):
             s.formats |= 1u << s.tiers[i].bank[GATE].one.type.x_format
             s.formats |= 1u << s.tiers[i].bank[UP].one.type.x_format
         if shared is not None:
-            s.has_shared = True
+            s.has_shared, s.shared_scale = True, shared_scale
             dense_ffn_init(&s.shared, shared[0], shared[1], shared[2], shared_activation, shared_bound)
             s.shared_formats = 1u << s.shared.gate_up[0].type.x_format | 1u << s.shared.gate_up[1].type.x_format
             if shared_norm is None:

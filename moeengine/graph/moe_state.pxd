@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
 from moeengine.graph.activation cimport GatedActivation
-from moeengine.graph.block cimport Linear, Residual
+from moeengine.graph.block cimport Linear, Residual, StreamNorm
 from moeengine.graph.ffn cimport DenseFfn
 from moeengine.graph.router cimport RouterConfig
 from moeengine.kernels.mul_mat_id cimport ExpertHooks
@@ -34,9 +34,8 @@ cdef struct MoeState:
     int il
     int i_moe               # index among the MoE layers
     int64_t n_embd
-    const float *norm
-    const float *norm_bias  # or NULL
-    float eps
+    StreamNorm norm
+    float eps               # of the other norms
     Residual residual
     unsigned formats        # of the experts' rows, and of the router's and the shared expert's where they are the same
     const float *router_norm        # of the router's own rows, or NULL
@@ -52,6 +51,7 @@ cdef struct MoeState:
     Tier tiers[MAX_TIERS]
     bint weigh_inputs       # weights are factors of what an expert reads, not of its result
     bint has_shared
+    float shared_scale      # of routed and shared experts together
     DenseFfn shared
     GatedActivation activation      # of the routed experts
     const int32_t *by_token # NULL, or the experts of every token of the vocabulary, by_token_stride ids apart

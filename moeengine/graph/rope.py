@@ -84,7 +84,8 @@ def original_context(file, n_ctx_train=0):
 
 
 def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=None, log_multiplier_cancels=False,
-                base_key="rope.freq_base", default_base=10000.0, scaled=True, rot_key="rope.dimension_count"):
+                base_key="rope.freq_base", default_base=10000.0, scaled=True, rot_key="rope.dimension_count",
+                default_beta_fast=32.0):
     """Read the `rope.*` keys of a model file.
 
     Parameters
@@ -96,6 +97,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
     base_key : str             key of the frequency base, without the architecture's prefix
     default_base : float       where the file has no such key
     rot_key : str              key that n_rot came from
+    default_beta_fast : float  turns above which YaRN leaves angles alone, where the file does not say
     scaled : bool              False: the angles are not scaled; what the file says of scaling is for other layers
     long_factors : Vector (n_rot/2,) or None     in their place in contexts longer than the original (`rope_factors_long`)
     log_multiplier_cancels : bool    a file with a log multiplier has YaRN's attention factor in the scale of the scores alone
@@ -135,7 +137,7 @@ def rope_config(file, *, n_rot, n_ctx_train, freq_factors=None, long_factors=Non
         if base == 1:
             raise GGUFError(f"{file.files[0].path}: {arch}.{base_key}: found 1, with which YaRN has no wave lengths")
         n_orig = original_context(file, n_ctx_train)
-        beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", 32.0, lo=LEAST_TURNS, hi=MOST_TURNS)
+        beta_fast = file.get_float(f"{arch}.rope.scaling.yarn_beta_fast", default_beta_fast, lo=LEAST_TURNS, hi=MOST_TURNS)
         beta_slow = file.get_float(f"{arch}.rope.scaling.yarn_beta_slow", 1.0, lo=LEAST_TURNS, hi=MOST_TURNS)
         low = max(0.0, math.floor(correction_dim(n_rot, n_orig, beta_fast, base)))
         high = min(n_rot - 1.0, math.ceil(correction_dim(n_rot, n_orig, beta_slow, base)))

@@ -31,8 +31,8 @@ def build(b):
                     head_norm="unit" if rotates and hp.n_expert != WITHOUT_NORM else None,
                     temperature=(0, 1, 0) if rotates else TEMPERATURE)
         if step and (il + 1) % step == 0:
-            b.moe(il, norm_topk=False, gating="sigmoid_topk", weigh_inputs=True, expert_scales=False, n_ff_exp=n_ff_exp[il],
-                  n_ff_shexp=n_ff_exp[il], shared_scales=False)
+            b.moe(il, norm_topk=False, gating="sigmoid_topk", weigh_inputs=True, weights_scale=1.0, expert_scales=False,
+                  n_ff_exp=n_ff_exp[il], n_ff_shexp=n_ff_exp[il], shared_scales=False)
         else:
             b.ffn(il)
     b.head()
