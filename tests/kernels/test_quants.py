@@ -63,6 +63,37 @@ def assert_product(got, raw, name, x):
     assert np.all(np.abs(got - want) <= 2e-6 * size.max(-1, keepdims=True, initial=0) + 1e-30)
 
 
+@pytest.mark.parametrize("name", ["Q5_0", "Q5_1"])
+@pytest.mark.parametrize("n_rows, n_blocks, n_x", [(1, 1, 1), (11, 70, 3), (9, 33, 37)])
+def test_float_sums_of_q5_have_eight_lanes(name, n_rows, n_blocks, n_x):
+    """To the bit, in the order of moe_table.h. Activations are whole multiples of a power of two, so their codes are known."""
+    f32, rng = np.float32, np.random.default_rng(n_blocks)
+
+    def madd(a, b, c):  # a product of few bits, and one rounding
+        return (a.astype(np.float64) * b + c).astype(f32)
+
+    raw = random_raw(rng, name, (n_rows,), 32 * n_blocks)
+    blocks = raw.reshape(n_rows, n_blocks, -1)
+    d = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(f32)
+    m = np.ascontiguousarray(blocks[..., 2:4]).view(np.float16)[..., 0].astype(f32) if name == "Q5_1" else 0 * d
+    weights = gguf_values(raw, name).reshape(n_rows, n_blocks, 32).astype(np.float64)
+    codes = np.rint((weights - m[..., None]) / d[..., None])
+    y = rng.integers(-127, 128, (n_x, n_blocks, 32))
+    y[..., 5] = 127
+    yd = f32(2.0) ** rng.integers(-6, 3, (n_x, n_blocks))
+    sums = (y.sum(-1) * yd).astype(np.float16).astype(f32)
+    acc, mins = np.zeros((n_x, n_rows, 8), f32), np.zeros((n_x, n_rows), f32)
+    for i in range(n_blocks):
+        parts = (codes[None, :, i] * y[:, None, i]).reshape(n_x, n_rows, 8, 4).sum(-1)
+        acc = madd(parts, (d[None, :, i] * yd[:, i, None])[..., None], acc)
+        mins = madd(m[None, :, i], sums[:, i, None], mins)
+    acc = acc[..., :4] + acc[..., 4:]
+    acc = acc[..., :2] + acc[..., 2:]
+    want = acc[..., 0] + acc[..., 1] + (mins if name == "Q5_1" else 0)
+    x = (y * yd[..., None]).astype(f32).reshape(n_x, -1)
+    assert on_every_isa(lambda: kernels.mul_mat(raw, name, x)).tobytes() == want.astype(f32).tobytes()
+
+
 def extreme_raw(name, n_in):
     """Rows of one repeated byte each, scales finite: all codes at one end, all signs set, ..."""
     _, block, n_bytes = TYPES[name]

@@ -62,8 +62,6 @@ MOE_AMX_LIST(MOE_AMX_DECLARE)
 #define MOE_AMX_LIST_32(X)      \
     X(2, Q4_0, offset8_32)      \
     X(3, Q4_1, min_32)          \
-    X(6, Q5_0, offset16_32)     \
-    X(7, Q5_1, min_32)          \
     X(8, Q8_0, signed_32)       \
     X(20, IQ4_NL, signed_32)    \
     X(39, MXFP4, offset16_32)   \

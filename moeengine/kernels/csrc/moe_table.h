@@ -14,7 +14,9 @@
  *     (Each is the order of stock's many-row kernel for that type on CPUs with AMX; with rows of one
  *     block, as in small models, it decides ties of later rounding.)
  *   32-weight types, one 32-block at a time (NVFP4: 16): acc = fma((float)isum, d * yd, acc); Q4_1
- *     and Q5_1 then do acc = fma(m, s, acc), s the activation block's fp16-rounded sum.
+ *     then does acc = fma(m, s, acc), s the activation block's fp16-rounded sum.
+ *   Q5_0 and Q5_1: the same in 8 lanes, lane l with the products of elements 4l .. 4l+3 of every block; then lanes
+ *     are added, l and l+4, l+2, l+1. The m * s of Q5_1 have a sum of their own, which is added last.
  *   F32, F16: 16 partial sums, lane k % 16, fma, k ascending; then halves are added: lane i + lane i+8,
  *     then +4, +2, +1. BF16: the same with lane k / 2 % 16, of two neighbours the odd one first, which is what
  *     vdpbf16ps does; where that is used, numbers below 2^-126 count as 0.

@@ -6,6 +6,7 @@
 #ifndef MOE_MUL_AVX2_GROUPS_H
 #define MOE_MUL_AVX2_GROUPS_H
 #include "mul_avx2.h"
+#include "mul_lanes.h"
 
 typedef struct avx2_group { /* one block of one row */
     __m256i bytes;
@@ -220,21 +221,5 @@ MOE_INLINE void avx2_many_groups(const moe_mul *m, avx2_group_kind kind, avx2_by
         if (m->n_x < AVX2_MANY) avx2_few_groups(m, kind, bytes_avx2_##NAME);          \
         else avx2_many_groups(m, kind, bytes_avx2_##NAME);                            \
     }
-
-/* 16 bytes -> their low nibbles, then their high ones */
-MOE_INLINE __m256i avx2_nibbles(const void *p) {
-    __m128i v = _mm_loadu_si128((const __m128i *)p);
-    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, 4), 1);
-    return _mm256_and_si256(both, _mm256_set1_epi8(15));
-}
-
-/* bit i of v as byte i, 16 or 0 */
-MOE_INLINE __m256i avx2_bits_to_16(uint32_t v) {
-    const __m256i at = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2,
-                                        2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
-    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
-    __m256i set = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)v), at), bit);
-    return _mm256_and_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(16));
-}
 
 #endif

@@ -3,6 +3,7 @@
 #define MOE_MUL_AVX512_H
 #include "gemm32_avx512.h"
 #include "gemm_avx512.h"
+#include "lanes_avx512.h"
 #include "generated/codes.h"
 
 /*              KIND, groups, offset, mins, mins whole, scales first, format of x */

@@ -38,6 +38,7 @@
 MOE_QUANT_LIST(MOE_ASSERT_SIZE)
 
 #include "../mul_generic.h"
+#include "../mul_lanes.h"
 
 /* An instruction set's own products and activation rows: MOE_TYPES_OWN and MOE_X_OWN hold entries that
  * replace those of the generic ones, like  [12].mul_mat = mul_mat_avx2_Q4_K, */

@@ -32,34 +32,6 @@ MOE_INLINE void rows_avx512_Q4_1(const moe_rows *r, moe_sink32 *s) {
 }
 MOE_DERIVE_AVX512_32(Q4_1, min_32, 32)
 
-/* the nibbles of step j with a fifth bit: bit 4*j + i of the dword is that of byte i */
-MOE_INLINE __m512i moe_fifth_bits(const __m512i t[4], __m512i high, const int j) {
-    uint64_t first = 0; /* of the 8 bits of its qword that vpmultishiftqb puts into byte i: bit 4 is the wanted one */
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) first |= (uint64_t)((4 * j + i % 4 + i / 4 * 32 + 60) % 64) << 8 * i;
-    __m512i bits = _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)first), high);
-    return moe_or_and(moe_plain_nibble(t, j), bits, _mm512_set1_epi8(0x10));
-}
-
-MOE_INLINE void rows_avx512_Q5_0(const moe_rows *r, moe_sink32 *s) {
-    __m512i t[4], high = moe_load_4(r, offsetof(block_Q5_0, qh));
-    __m512 d = moe_load_halves(r, offsetof(block_Q5_0, d));
-    moe_load_16(r, offsetof(block_Q5_0, qs), t);
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) moe_sink32_step(s, j, moe_fifth_bits(t, high, j));
-    moe_sink32_scale(s, 0, d, d);
-}
-MOE_DERIVE_AVX512_32(Q5_0, offset16_32, 32)
-
-MOE_INLINE void rows_avx512_Q5_1(const moe_rows *r, moe_sink32 *s) {
-    __m512i t[4], dm = moe_load_4(r, offsetof(block_Q5_1, d)), high = moe_load_4(r, offsetof(block_Q5_1, qh));
-    moe_load_16(r, offsetof(block_Q5_1, qs), t);
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) moe_sink32_step(s, j, moe_fifth_bits(t, high, j));
-    moe_sink32_scale(s, 0, moe_low_half(dm), moe_high_half(dm));
-}
-MOE_DERIVE_AVX512_32(Q5_1, min_32, 32)
-
 MOE_INLINE void rows_avx512_Q8_0(const moe_rows *r, moe_sink32 *s) {
     __m512i t[8];
     __m512 d = moe_load_halves(r, offsetof(block_Q8_0, d));

@@ -10,18 +10,6 @@ MOE_INLINE avx2_group bytes_avx2_Q4_1(const void *row, size_t i) {
     return (avx2_group){avx2_nibbles(b->qs), moe_load_half(&b->d), moe_load_half(&b->m)};
 }
 
-MOE_INLINE avx2_group bytes_avx2_Q5_0(const void *row, size_t i) {
-    const block_Q5_0 *b = (const block_Q5_0 *)row + i;
-    __m256i q = _mm256_or_si256(avx2_nibbles(b->qs), avx2_bits_to_16(moe_load_u32(b->qh)));
-    return (avx2_group){q, moe_load_half(&b->d), 0.0f};
-}
-
-MOE_INLINE avx2_group bytes_avx2_Q5_1(const void *row, size_t i) {
-    const block_Q5_1 *b = (const block_Q5_1 *)row + i;
-    __m256i q = _mm256_or_si256(avx2_nibbles(b->qs), avx2_bits_to_16(moe_load_u32(b->qh)));
-    return (avx2_group){q, moe_load_half(&b->d), moe_load_half(&b->m)};
-}
-
 MOE_INLINE avx2_group bytes_avx2_Q8_0(const void *row, size_t i) {
     const block_Q8_0 *b = (const block_Q8_0 *)row + i;
     return (avx2_group){avx2_load(b->qs), moe_load_half(&b->d), 0.0f};
@@ -55,8 +43,6 @@ MOE_INLINE avx2_group bytes_avx2_NVFP4(const void *row, size_t i) {
 
 AVX2_MUL_GROUPS(Q4_0, sizeof(block_Q4_0), 0, 8, 8)
 AVX2_MUL_GROUPS(Q4_1, sizeof(block_Q4_1), 0, 8, 0)
-AVX2_MUL_GROUPS(Q5_0, sizeof(block_Q5_0), 0, 4, 16)
-AVX2_MUL_GROUPS(Q5_1, sizeof(block_Q5_1), 0, 4, 0)
 AVX2_MUL_GROUPS(Q8_0, sizeof(block_Q8_0), 0, 0, 0)
 AVX2_MUL_GROUPS(IQ4_NL, sizeof(block_IQ4_NL), 0, 0, 0)
 AVX2_MUL_GROUPS(MXFP4, sizeof(block_MXFP4), 0, 4, 12)
