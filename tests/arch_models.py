@@ -132,6 +132,36 @@ def _kimi(dim=64, n_taps=4):
     }, ((*state, *norm(), *gated(G)), (*state, *network), (*heads, *network), (*state, *network)))  # fmt: skip
 
 
+def _bailing3(rank_q, clamps=(0.0, 0.0), **metadata):
+    """rank_q: of the queries' latents, 0 without. clamps: bounds of experts, and of the shared one and the dense network."""
+    rank, nope, rot, dim_v, dim, n_taps = 64, 32, 16, 32, 64, 4
+    n = H * dim
+    rows = [*kda(dim=dim, n_taps=n_taps)]
+    rows = [row for row in rows if row[0] not in ("ssm_f_b.weight", "ssm_g_b.weight", "ssm_a")] + [("ssm_a", (H, 1), "norm")]
+    rows = [(name, (n, E) if name in ("ssm_f_a.weight", "ssm_g_a.weight") else shape, kind) for name, shape, kind in rows]
+    heads = (*latent_attention(rank_q=rank_q, rank=rank, nope=nope, rot=rot, dim_v=dim_v), ("attn_gate.weight", (H, E), "matrix"))
+    network = (*norm(), *experts(shared=F, select_bias=True, n_expert=16))
+    return ArchModel("bailingmoe3", {
+        "attention.head_count_kv": [0, 1, 0, 1], "attention.key_length": rank + rot, "attention.value_length": 72,
+        "attention.key_length_mla": nope + rot, "attention.value_length_mla": dim_v, "attention.kv_lora_rank": rank,
+        "attention.q_lora_rank": rank_q or None, "rope.dimension_count": rot, "ssm.conv_kernel": n_taps, "kda.head_dim": dim,
+        "kda.gate_lower_bound": -5.0, "kda.safe_gate": True, "expert_count": 16, "expert_group_count": 4,
+        "expert_group_used_count": 2, "expert_shared_count": 1, "expert_shared_feed_forward_length": F,
+        "leading_dense_block_count": 1, "expert_weights_scale": 2.5, "expert_weights_norm": True, "expert_gating_func": 2,
+        "swiglu_clamp_exp": [clamps[0]] * 4, "swiglu_clamp_shexp": [clamps[1]] * 4, "nextn_predict_layers": 1, **metadata,
+    }, ((*rows, *norm(), *gated(G)), (*heads, *network), (*rows, *network),
+        next_token_layer(*heads, *network, *norm("layer_output_norm"))))  # fmt: skip
+
+
+def _mistral3(n_expert=X):
+    layer = (*attention(bias="" if n_expert else "qo"), *norm(), *(experts() if n_expert else gated(G)))
+    keys = {"attention.temperature_scale": 0.4, **yarn(0.7), "rope.scaling.original_context_length": 32, "feed_forward_length": F}
+    if not n_expert:
+        keys |= dict.fromkeys(("expert_count", "expert_used_count")) | {"feed_forward_length": G}
+    return ArchModel("mistral3", keys | {"expert_feed_forward_length": None}, (layer,) * (2 if n_expert else 3), tied=not n_expert,
+                     in_any_order=False)  # fmt: skip
+
+
 def _phi():
     """Here the heads together must be as wide as the model. The factors are for a context as long as the original, or longer."""
     heads = attention(bias="qkvo", n_head=2, n_head_kv=1, d=32)
@@ -219,6 +249,20 @@ def _step35(**metadata):
         "leading_dense_block_count": 1, "swiglu_clamp_exp": [0.0, 0.5, 1.0, 0.0, 0.0],
         "swiglu_clamp_shexp": [0.7, 0.0, 0.0, 0.4, 0.0], "nextn_predict_layers": 1, **metadata,
     }, (*layers, next_token_layer(*layers[2])), (("rope_freqs.weight", (D // 2,), "factor"),), in_any_order=False)  # fmt: skip
+
+
+def _laguna(flags, gates, **metadata):
+    """Layers without a window have fewer heads, and yarn on a half of them. gates: a head or a value of attention."""
+    layers = []
+    for il, windowed in enumerate(flags):
+        h = 6 if windowed else H
+        layer = (*attention(norms="head", n_head=h), ("attn_gate.weight", (h * (1 if gates == "heads" else D), E), "matrix"), *norm())
+        layers.append((*layer, *(experts(shared=G, select_bias=True) if il else gated(G))))
+    return ArchModel("laguna", {
+        "attention.head_count": [6 if flag else H for flag in flags], "rope.dimension_count": D // 2,
+        "rope.freq_base": 500000.0, "leading_dense_block_count": 1, "expert_shared_feed_forward_length": G,
+        "expert_weights_norm": True, "expert_weights_scale": 2.5, "expert_gating_func": 2, **yarn(factor=32.0), **metadata,
+    }, tuple(layers), in_any_order=False)  # fmt: skip
 
 
 def _afmoe(**metadata):
@@ -402,6 +446,11 @@ ARCH_MODELS = {
     "mimo2": _mimo2(),
     "step35": _step35(),
     "afmoe": _afmoe(),
+    "mistral3": _mistral3(),
+    "laguna": _laguna([False, True, True], "heads", **{
+        "attention.sliding_window": 40, "rope.freq_base_swa": 10000.0, "rope.dimension_count_swa": D,
+    }),
+    "laguna-values": _laguna([False] * 3, "values"),
     "qwen35moe": _hybrid("qwen35moe", 8, n_nextn=1, dim=128),
     "qwen3next": _hybrid("qwen3next", 4, dim=48, n_head_v=6, n_taps=3),
     "granitemoe": _granite(shared=0),
@@ -438,6 +487,8 @@ ARCH_MODELS = {
     "granitehybrid-dense": _granite_hybrid(n_expert=0, n_group=2, n_head=8, head_dim=16, dim=48, n_taps=3),
     "nemotron_h_moe": _nemotron(),
     "nemotron_h": _nemotron(n_expert=0),
+    "bailingmoe3": _bailing3(32),
+    "bailingmoe3-clamp": _bailing3(0, (0.5, 0.7), **{"rope.dimension_sections": [3, 3, 2, 0]}),
     "kimi-linear": _kimi(dim=128),
     "kimi-linear-small": _kimi(dim=32, n_taps=3),
     **_phi(),
@@ -465,6 +516,7 @@ ARCH_MODELS = {
 
 # Without experts, for tests of their own.
 DENSE_MODELS = {
+    "mistral3-dense": _mistral3(n_expert=0),
     "lfm2": _lfm("lfm2", **dict.fromkeys(["expert_count", "expert_used_count", "expert_feed_forward_length"])),
     "lfm2-window": _lfm("lfm2", **dict.fromkeys(["expert_count", "expert_used_count", "expert_feed_forward_length"]),
                         **{"attention.sliding_window": 40}),

@@ -39,5 +39,6 @@ cdef struct Attention:
     int kv                      # the part: KV_WHOLE or KV_WINDOW
     unsigned formats            # activation formats that q, k and v need
     AttentionGate gate
+    bint softplus_gate          # of a matrix of its own
 
 cdef void attend_heads(const Attention *a, Pass *p, int ith) noexcept nogil

@@ -8,6 +8,7 @@ from moeengine.graph.block cimport (
     residual_init, stream_norm_init,
 )
 from moeengine.graph.temperature cimport temperature
+from moeengine.graph.recurrent_heads cimport softplus
 from moeengine.graph.weights cimport Vector, Weight, values_of
 from moeengine.kernels.table cimport (
     MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, MOE_X_COUNT, moe_attn, moe_attn_partial_floats, moe_x_row_bytes,
@@ -243,6 +244,23 @@ cdef void part_gates(const Attention *a, Pass *p) noexcept nogil:
     team_barrier(p.team)
 
 
+cdef void apply_softplus_gates(const Attention *a, Pass *p) noexcept nogil:
+    """p.attn *= softplus(gates). Ends with a barrier."""
+    cdef int64_t unit, i, D = a.head_dim_v
+    cdef float *y
+    while True:
+        unit = team_claim(p.team, p.n_tokens * a.n_head)
+        if unit < 0:
+            break
+        y = p.attn + unit * D
+        if a.gate == GATE_HEADS:
+            p.isa.scale(<size_t>D, softplus(p.wide[unit]), y, y)
+            continue
+        for i in range(D):
+            y[i] = y[i] * softplus(p.wide[unit * D + i])
+    team_barrier(p.team)
+
+
 cdef void apply_gates(const Attention *a, Pass *p) noexcept nogil:
     """p.attn *= sigmoid(gates). Ends with a barrier."""
     cdef int64_t t, h, D = a.head_dim_v, H = a.n_head
@@ -286,7 +304,9 @@ cdef void attention_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     if a.norm_whole_row:
         norm_whole_rows(a, p)
     attend_heads(a, p, ith)
-    if a.gate != GATE_NONE:
+    if a.softplus_gate:
+        apply_softplus_gates(a, p)
+    elif a.gate != GATE_NONE:
         apply_gates(a, p)
 
     f = a.wo.type.x_format
@@ -326,6 +346,7 @@ cdef class AttentionBlock(Block):
     with_gate : bool               q is (H * 2 * Dk, E): a gate, whose sigmoid the result is multiplied with, follows every
                                    head; Dv is Dk
     gate : Weight or None          (H*Dv, E) or (H, E): gates of their own, one a value or one a head
+    softplus_gate : bool           the result is multiplied with the softplus of `gate`, not its sigmoid
     post_norm : Vector (E,) or None
     """
 
@@ -335,7 +356,7 @@ cdef class AttentionBlock(Block):
                  norm_bias=None, float q_scale=1.0, float residual_scale=1.0, int64_t window=0, sinks=None,
                  bint with_gate=False, gate=None, int rope_at=0, bint norm_values=False, post_norm=None,
                  bint chunked=False, tuple temperature=(0, 1, 0), float softcap=0, float clamp=0,
-                 bint centred=False, bint of_kept=False):
+                 bint centred=False, bint of_kept=False, bint softplus_gate=False):
         if n_head // n_head_kv > Q_ROWS:
             raise UnsupportedError(f"{n_head // n_head_kv} query heads a KV head: at most {Q_ROWS} are supported")
         cdef Attention *a = <Attention *>calloc(1, sizeof(Attention))
@@ -361,6 +382,7 @@ cdef class AttentionBlock(Block):
         a.gate = GATE_IN_Q if with_gate else GATE_NONE
         if gate is not None:
             a.gate = GATE_HEADS if gate.n_rows == n_head else GATE_VALUES
+            a.softplus_gate = softplus_gate
         a.window, a.chunked, a.sinks, a.kv = window, chunked, values_of(sinks), KV_WINDOW if window else KV_WHOLE
         a.temperature.scale, a.temperature.length, a.temperature.offset = temperature
 

@@ -19,6 +19,8 @@ class KdaShape:
 
     dim: int  # of a head
     n_taps: int  # of the convolutions, the current token included
+    narrow: bool = True  # rates and gates come through layers of `dim` values
+    least_log: float = 0.0  # see KdaBlock
 
 
 def kda_shape(file):
@@ -37,20 +39,23 @@ def kda(b, il, shape):
         projections = [whole.rows(i * n, n) for i in range(3)]
     else:
         projections = [b.matrix(f"{blk}attn_{part}.weight", n, E, **options) for part in "qkv"]
+    low = dim if shape.narrow else n
     projections += [b.matrix(f"{blk}{name}.weight", rows, E, **options)
-                    for name, rows in (("ssm_f_a", dim), ("ssm_g_a", dim), ("ssm_beta", H))]
-    rates, gates = (b.matrix(f"{blk}{name}.weight", n, dim) for name in ("ssm_f_b", "ssm_g_b"))
+                    for name, rows in (("ssm_f_a", low), ("ssm_g_a", low), ("ssm_beta", H))]
+    rates = gates = None
+    if shape.narrow:
+        rates, gates = (b.matrix(f"{blk}{name}.weight", n, dim) for name in ("ssm_f_b", "ssm_g_b"))
     out = b.matrix(blk + "attn_output.weight", E, n, **options)
     b.blocks.append(KdaBlock(
         attn_norm=b.tensors.vector(blk + "attn_norm.weight", E), projections=projections, rates=rates, gates=gates,
         conv=[_taps(b, f"{blk}ssm_conv1d_{part}.weight", n, taps) for part in "qkv"],
         dt_bias=b.tensors.vector(blk + "ssm_dt.bias", n), a=b.tensors.vector(blk + "ssm_a", H),
         norm=b.tensors.vector(blk + "ssm_norm.weight", dim), out=out, n_head=H, dim=dim, n_taps=taps, eps=b.hparams.eps,
-        state_offset=b.sizes.n_recurrent,
+        state_offset=b.sizes.n_recurrent, least_log=shape.least_log,
     ))
     b.normed(*projections)
     b.sizes.largest(n_q=3 * n, n_attn=n, n_k=2 * dim + H, n_v=2 * n, n_wide=4 * n + H)
-    b.sizes.attn_rows |= {(out.x_format, n), (rates.x_format, dim), (gates.x_format, dim)}
+    b.sizes.attn_rows |= {(out.x_format, n), *((w.x_format, dim) for w in (rates, gates) if w is not None)}
     b.sizes.n_recurrent += 3 * (taps - 1) * n + n * dim
     b.sizes.weights_per_token += 3 * n * dim  # the state is gone through as often as a weight is multiplied
 

@@ -2,6 +2,7 @@
 
 How much of which stream is computed from all of them: one product gives pre (S,), what the block's input takes of each
 stream, post (S,), what each stream takes of its result, and comb (S, S), what each stream takes of the streams before.
+Independent streams have no comb: each keeps what it is and takes its share of the result.
 A HyperSplit stands before an attention or feed-forward block, a HyperJoin after it.
 """
 from libc.stdint cimport int64_t, uint8_t
@@ -77,6 +78,8 @@ cdef struct Mixer:
     float eps                # of the norm
     float mix_eps            # of the mix
     int n_iterations         # of Sinkhorn's
+    float magnitude          # post is this times a sigmoid
+    float post_eps           # added to post
 
 
 cdef inline int64_t padded(int64_t n) noexcept nogil:
@@ -162,7 +165,9 @@ cdef void split_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         mix = p.mixes + t * m.n_mix
         gather_streams(m, p.streams + t * STREAMS * E, mix, p.x + t * E)
         for i in range(STREAMS, 2 * STREAMS):
-            mix[i] = <float>2 * sigmoid(mix[i] * m.scale[1] + m.base[i])
+            mix[i] = m.magnitude * sigmoid(mix[i] * m.scale[1] + m.base[i]) + m.post_eps
+        if m.n_mix == 2 * STREAMS:
+            continue
         for i in range(2 * STREAMS, m.n_mix):
             mix[i] = mix[i] * m.scale[2] + m.base[i]
         balance(m, mix + 2 * STREAMS)
@@ -198,14 +203,29 @@ cdef void join_columns(Pass *p, int64_t t, int64_t e0, int64_t e1, int64_t E) no
                             + d * comb[3 * STREAMS + i])
 
 
+cdef void add_columns(Pass *p, int64_t t, int64_t e0, int64_t e1, int64_t E) noexcept nogil:
+    """The same without comb: streams += post * out."""
+    cdef const float *post = p.mixes + t * 2 * STREAMS + STREAMS
+    cdef const float *out = p.out + t * E
+    cdef float *s = p.streams + t * STREAMS * E
+    cdef int64_t e, i
+    for i in range(STREAMS):
+        for e in range(e0, e1):
+            s[i * E + e] = s[i * E + e] + out[e] * post[i]
+
+
 cdef void join_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef int64_t E = (<const Mixer *>state).n_embd, n = (E + JOIN_COLUMNS - 1) // JOIN_COLUMNS, unit, e
+    cdef bint independent = (<const Mixer *>state).n_mix == 2 * STREAMS
     while True:
         unit = team_claim(p.team, p.n_tokens * n)
         if unit < 0:
             break
         e = unit % n * JOIN_COLUMNS
-        join_columns(p, unit // n, e, min(E, e + JOIN_COLUMNS), E)
+        if independent:
+            add_columns(p, unit // n, e, min(E, e + JOIN_COLUMNS), E)
+        else:
+            join_columns(p, unit // n, e, min(E, e + JOIN_COLUMNS), E)
     team_barrier(p.team)
 
 
@@ -214,15 +234,17 @@ cdef class MixerBlock(Block):
 
     Parameters
     ----------
-    fn : Weight (n, S * E)       n is (2 + S) * S; of a head S
-    scale : Vector (3,), of a head (1,)
+    fn : Weight (n, S * E)       n is (2 + S) * S; 2 S of independent streams, S of a head
+    scale : Vector (3,), (2,) or (1,)
     base : Vector (n,)
     eps : float                  of the norm before fn
     mix_eps : float              added to pre, to comb and to the sums that divide it
     n_iterations : int           of Sinkhorn's; at least 1
+    magnitude, post_eps : float  post is the one times a sigmoid, and the other
     """
 
-    def __init__(self, *, Weight fn, Vector scale, Vector base, float eps, float mix_eps, int n_iterations=1):
+    def __init__(self, *, Weight fn, Vector scale, Vector base, float eps, float mix_eps, int n_iterations=1,
+                 float magnitude=2, float post_eps=0):
         cdef Mixer *m = <Mixer *>calloc(1, sizeof(Mixer))
         if m == NULL:
             raise MemoryError
@@ -230,6 +252,7 @@ cdef class MixerBlock(Block):
         self.keep = [fn, scale, base]
         m.fn, m.n_mix, m.n_embd = fn.linear, fn.linear.n_rows, fn.linear.n_in // STREAMS
         m.scale, m.base, m.eps, m.mix_eps, m.n_iterations = scale.data, base.data, eps, mix_eps, n_iterations
+        m.magnitude, m.post_eps = magnitude, post_eps
 
     def __dealloc__(self):
         free(self.state)
@@ -259,15 +282,15 @@ cdef class HyperHeadBlock(MixerBlock):
 
 
 cdef class HyperJoinBlock(Block):
-    """streams = post * p.out + comb * streams, by what the HyperSplitBlock before has left in p.mixes."""
+    """streams = post * p.out + comb * streams, by what the HyperSplitBlock before has left in p.mixes. independent: no comb."""
 
-    def __init__(self, *, int n_embd):
+    def __init__(self, *, int n_embd, bint independent=False):
         cdef Mixer *m = <Mixer *>calloc(1, sizeof(Mixer))
         if m == NULL:
             raise MemoryError
         self.state = m
         self.run = join_run
-        m.n_embd = n_embd
+        m.n_embd, m.n_mix = n_embd, (2 if independent else 2 + STREAMS) * STREAMS
 
     def __dealloc__(self):
         free(self.state)

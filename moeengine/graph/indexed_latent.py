@@ -54,7 +54,6 @@ class Indexers:
         """What the layer's choice needs of the buffers, and what it keeps a position."""
         sizes = self.b.sizes
         sizes.extra.append(block.extra_bytes)
-        sizes.largest(n_wide=block.n_wide)
         if self.layers[il]:
             sizes.kv_layers.append(KvLayer(1, 0, self.dim))
 

@@ -27,7 +27,9 @@ cdef struct Kda:
     float eps
     const float *attn_norm      # (E,)
     Linear projections[N_IN]    # q, k, v; then down to dim values for the rates and for the gates; beta
+    bint narrow                 # else the fourth and fifth are the rates and the gates themselves
     Linear rates, gates         # (H dim, dim) of what came down
+    float least_log             # 0, or the logarithm of what is kept is this times a sigmoid
     CausalConv conv[3]
     const float *dt_bias        # (H dim,) of the rates
     const float *a              # (H,), negative
@@ -62,9 +64,13 @@ cdef void gate_head(const Kda *d, Pass *p, int64_t head) noexcept nogil:
     cdef const float *rate
     for t in range(T):
         rate = p.v + t * n + head * D
-        for i in range(D):
-            decay[t * D + i] = expf(softplus(rate[i] + bias[i]) * d.a[head])
-        beta[t] = sigmoid(p.k[2 * T * D + t * d.n_head + head])
+        if d.least_log != 0:
+            for i in range(D):
+                decay[t * D + i] = expf(sigmoid((rate[i] + bias[i]) * d.a[head]) * d.least_log)
+        else:
+            for i in range(D):
+                decay[t * D + i] = expf(softplus(rate[i] + bias[i]) * d.a[head])
+        beta[t] = sigmoid(p.k[(2 * T * D if d.narrow else 0) + t * d.n_head + head])
 
 
 cdef void prepare_heads(const Kda *d, Pass *p) noexcept nogil:
@@ -146,9 +152,12 @@ cdef void kda_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         x[i] = p.xq[f]
         x_stride[i] = moe_x_row_bytes(p.isa, f, <size_t>E)
         out[i] = p.q + i * T * n if i < 3 else p.k + (i - 3) * T * d.dim
+    if not d.narrow:
+        out[3], out[4], out[5] = p.v, p.v + T * n, p.k
     linear(p, d.projections, N_IN, x, x_stride, out, T)
-    from_narrow(d, p, &d.rates, p.k, p.v)
-    from_narrow(d, p, &d.gates, p.k + T * d.dim, p.v + T * n)
+    if d.narrow:
+        from_narrow(d, p, &d.rates, p.k, p.v)
+        from_narrow(d, p, &d.gates, p.k + T * d.dim, p.v + T * n)
 
     prepare_heads(d, p)
     run_rule(d, p)
@@ -168,17 +177,19 @@ cdef class KdaBlock(Block):
     ----------
     attn_norm : Vector (E,)
     projections : list of Weight     q, k, v, each (H dim, E); down to rates, to gates, each (dim, E); beta (H, E)
-    rates, gates : Weight (H dim, dim)
+    rates, gates : Weight (H dim, dim), or None: the fourth and fifth projection are (H dim, E) and all there is
     conv : list of Vector            of q, k and v, each (taps, H dim)
     dt_bias : Vector (H dim,)        of the rates
-    a : Vector (H,)                  factor of the softplus of both
+    a : Vector (H,)                  factor of the softplus of both; with least_log of their sum
+    least_log : float                0, or less: the logarithm of what is kept is this times the sigmoid of their product
     norm : Vector (dim,)
     out : Weight (E, H dim)
     state_offset : int               floats of all earlier layers in Pass.recurrent
     """
 
-    def __init__(self, *, Vector attn_norm, list projections, Weight rates, Weight gates, list conv, Vector dt_bias, Vector a,
-                 Vector norm, Weight out, int n_head, int dim, int n_taps, float eps, int64_t state_offset):
+    def __init__(self, *, Vector attn_norm, list projections, rates, gates, list conv, Vector dt_bias, Vector a,
+                 Vector norm, Weight out, int n_head, int dim, int n_taps, float eps, int64_t state_offset,
+                 float least_log=0):
         cdef Kda *d = <Kda *>calloc(1, sizeof(Kda))
         if d == NULL:
             raise MemoryError
@@ -193,7 +204,9 @@ cdef class KdaBlock(Block):
             d.conv[i].n_channels, d.conv[i].n_taps, d.conv[i].w = n_head * dim, n_taps, (<Vector?>conv[i]).data
             d.conv[i].state_offset = state_offset + i * (n_taps - 1) * n_head * dim
         d.state_offset = state_offset + 3 * (n_taps - 1) * n_head * dim
-        d.rates, d.gates, d.out = rates.linear, gates.linear, out.linear
+        d.out, d.least_log, d.narrow = out.linear, least_log, rates is not None
+        if d.narrow:
+            d.rates, d.gates = (<Weight?>rates).linear, (<Weight?>gates).linear
         d.attn_norm, d.dt_bias, d.a, d.norm = attn_norm.data, dt_bias.data, a.data, norm.data
 
     def __dealloc__(self):

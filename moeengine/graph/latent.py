@@ -27,19 +27,23 @@ class LatentShape:
     temperature_scale: float
     temperature_length: int
     with_rope: bool  # else the n_rot values are as the others
+    neox: bool  # see AttentionBlock
 
 
-def latent_shape(b, rope, *, layers=None):
+def latent_shape(b, rope, *, layers=None, n_lora_q=None, scaled=True, neox=False):
     """LatentShape of a model file. GGUFError: a key is missing or out of range, or disagrees with another.
 
     rope : RopeConfig or None     nothing is rotated
     layers : list of int or None  those with latent attention, where not all have it: a hybrid, whose queries are whole, and
                                   whose files may have any value_length
+    n_lora_q : int or None        rank of the queries, 0: they are whole; None: what the file says
+    scaled : bool                 what YaRN multiplies attention with is in the scale of the scores
     """
     file, hp, key = b.file, b.hparams, f"{b.hparams.arch}.attention."
     n_lora = file.get_int(key + "kv_lora_rank", lo=1, hi=MAX_COUNT)
     # A file may carry the rank of its larger kin and have whole queries; the tensors decide.
-    n_lora_q = 0 if layers is not None or b.tensors.has("blk.0.attn_q.weight") else file.get_int(key + "q_lora_rank", lo=1, hi=MAX_COUNT)
+    if n_lora_q is None:
+        n_lora_q = 0 if layers is not None or b.tensors.has("blk.0.attn_q.weight") else file.get_int(key + "q_lora_rank", lo=1, hi=MAX_COUNT)
     dim_k, dim_v = (file.get_int(f"{key}{part}_length_mla", 0, lo=0, hi=MAX_COUNT) for part in ("key", "value"))
     absorbed = dim_k > 0
     if absorbed != (dim_v > 0):
@@ -60,8 +64,9 @@ def latent_shape(b, rope, *, layers=None):
             file.refuse(key + "head_count_kv", hp.n_head_kv[il], f"{wanted[il]} (layer {il})")
     temperature = file.get_float(key + "temperature_scale", 0.0)
     length = file.get_int(key + "temperature_length", *(() if temperature else (1,)), lo=1 if temperature else 0, hi=1 << 32)
-    scale = (score_scale(file, rope) if rope else 1) / math.sqrt(dim_k)
-    return LatentShape(n_lora_q, n_lora, dim_k - hp.n_rot, hp.n_rot, dim_v, absorbed, scale, temperature, length or 1, rope is not None)
+    scale = (score_scale(file, rope) if rope and scaled else 1) / math.sqrt(dim_k)
+    return LatentShape(n_lora_q, n_lora, dim_k - hp.n_rot, hp.n_rot, dim_v, absorbed, scale, temperature, length or 1, rope is not None,
+                       neox)
 
 
 def score_scale(file, rope):
@@ -80,8 +85,12 @@ def score_scale(file, rope):
     return scale
 
 
-def attention(b, il, shape, indexers=None):
-    """Append the latent attention of layer `il`. indexers : graph.indexed_latent.Indexers, where tokens see chosen positions."""
+def attention(b, il, shape, indexers=None, gate=None):
+    """Append the latent attention of layer `il`.
+
+    indexers : graph.indexed_latent.Indexers or None    where tokens see chosen positions
+    gate : None, "values" or "heads"                    see Builder.attention
+    """
     hp, blk, s = b.hparams, f"blk.{il}.", shape
     E, H, L, n_q = hp.n_embd, hp.n_head[il], s.n_lora, hp.n_head[il] * (s.n_nope + s.n_rot)
     q_a_norm = q_b = k_b = v_b = kv_b = None
@@ -98,16 +107,18 @@ def attention(b, il, shape, indexers=None):
     else:
         kv_b = b.matrix(blk + "attn_kv_b.weight", H * (s.n_nope + s.head_dim_v), L)
     o = b.matrix(blk + "attn_output.weight", E, H * s.head_dim_v)
+    gates = b.matrix(blk + "attn_gate.weight", {"values": H * s.head_dim_v, "heads": H}[gate], E) if gate else None
     block = LatentAttentionBlock(
         attn_norm=b.tensors.vector(blk + "attn_norm.weight", E), q=q, q_a_norm=q_a_norm, q_b=q_b, kv_a=kv_a,
         kv_a_norm=b.tensors.vector(blk + "attn_kv_a_norm.weight", L), k_b=k_b, v_b=v_b, kv_b=kv_b, o=o,
         n_head=H, n_nope=s.n_nope, n_rot=s.n_rot, head_dim_v=s.head_dim_v, eps=hp.eps, scale=s.scale,
         kv_offset=b.sizes.kv_elements, temperature_scale=s.temperature_scale, temperature_length=s.temperature_length,
-        with_rope=s.with_rope, **(indexers.of_layer(il, s.n_lora_q) if indexers else {}),
+        with_rope=s.with_rope, neox=s.neox, gate=gates, **(indexers.of_layer(il, s.n_lora_q) if indexers else {}),
     )
     b.blocks.append(block)
-    b.normed(q, kv_a)
+    b.normed(q, kv_a, *([gates] if gates is not None else []))
     _note_sizes(b.sizes, s, H, q_b, k_b, v_b, kv_b, o)
+    b.sizes.largest(n_wide=block.n_wide)
     if indexers:
         indexers.note_sizes(il, block)
 
@@ -115,7 +126,7 @@ def attention(b, il, shape, indexers=None):
 def _note_sizes(sizes, s, H, q_b, k_b, v_b, kv_b, o):
     """What the block needs of the buffers, and what it keeps a position."""
     row, dim_k, dim_v = s.n_lora + s.n_rot, s.n_nope + s.n_rot, s.head_dim_v
-    sizes.largest(n_head=H, n_q=H * dim_k, n_attn=H * dim_v, n_k=s.n_lora_q, n_wide=row)
+    sizes.largest(n_head=H, n_q=H * dim_k, n_attn=H * dim_v, n_k=s.n_lora_q)
     sizes.attn_rows.add((o.x_format, H * dim_v))
     if q_b is not None:
         sizes.attn_rows.add((q_b.x_format, s.n_lora_q))
@@ -124,6 +135,6 @@ def _note_sizes(sizes, s, H, q_b, k_b, v_b, kv_b, o):
         sizes.latent_rows |= {(k_b.x_format, s.n_nope), (v_b.x_format, s.n_lora)}
         sizes.kv_layers.append(KvLayer(1, row, 0))
     else:
-        sizes.largest(head_dim_k=dim_k, head_dim_v=dim_v, n_k=H * dim_k, n_v=H * dim_v, n_wide=row + H * (s.n_nope + dim_v))
+        sizes.largest(head_dim_k=dim_k, head_dim_v=dim_v, n_k=H * dim_k, n_v=H * dim_v)
         sizes.attn_rows.add((kv_b.x_format, s.n_lora))
         sizes.kv_layers.append(KvLayer(H, dim_k, dim_v))

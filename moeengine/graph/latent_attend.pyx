@@ -26,6 +26,7 @@ cdef void attend(const Latent *m, Pass *p, int64_t t0, int64_t r0, int64_t r1, i
                  float *partials) noexcept nogil:
     """Attention of the rows r0 <= r < r1, in place; or one segment of the keys into `partials`, or the merge of these."""
     cdef float *rows[Q_ROWS]
+    cdef float sinks[Q_ROWS]
     cdef int32_t n_kv[Q_ROWS]
     cdef int64_t i, n_segments = (p.n_past + p.n_tokens + MOE_KV_SEGMENT - 1) // MOE_KV_SEGMENT
     cdef size_t stride = <size_t>(r1 - r0) * moe_attn_partial_floats(<size_t>m.n_lora)
@@ -33,6 +34,7 @@ cdef void attend(const Latent *m, Pass *p, int64_t t0, int64_t r0, int64_t r1, i
     for i in range(r1 - r0):
         rows[i] = p.latent_rows + (r0 + i) * latent_row(m)
         n_kv[i] = <int32_t>(p.n_past + t0 + (r0 + i) // m.n_head + 1)
+        sinks[i] = m.sinks[(r0 + i) % m.n_head] if m.sinks != NULL else 0
     memset(&a, 0, sizeof(a))
     a.head_dim_k = <size_t>latent_row(m)
     a.head_dim_v = <size_t>m.n_lora
@@ -43,6 +45,7 @@ cdef void attend(const Latent *m, Pass *p, int64_t t0, int64_t r0, int64_t r1, i
     a.k = p.kv[KV_WHOLE].at + m.kv_offset * MOE_KV_TILE
     a.k_tile_stride = <size_t>p.kv[KV_WHOLE].stride
     a.scale = m.scale
+    a.sink = sinks if m.sinks != NULL else NULL
     a.scratch = p.thread_scratch + <size_t>ith * p.thread_scratch_bytes
     if part == PART_ALL:
         p.isa.attention(&a)
@@ -114,12 +117,14 @@ cdef void attend_gathered(const Latent *m, Pass *p, const ChosenRoom *r, int64_t
                           int ith) noexcept nogil:
     """Attention of the n rows from `row` on, heads of the token at `pos`, whose keys were gathered as number b; in place."""
     cdef float *rows[Q_ROWS]
+    cdef float sinks[Q_ROWS]
     cdef int32_t n_kv[Q_ROWS]
     cdef int64_t i
     cdef moe_attn a
     for i in range(n):
         rows[i] = p.latent_rows + (row + i) * latent_row(m)
         n_kv[i] = <int32_t>m.chosen.index.top_k
+        sinks[i] = m.sinks[(row + i) % m.n_head] if m.sinks != NULL else 0
     memset(&a, 0, sizeof(a))
     a.head_dim_k = <size_t>latent_row(m)
     a.head_dim_v = <size_t>m.n_lora
@@ -130,6 +135,7 @@ cdef void attend_gathered(const Latent *m, Pass *p, const ChosenRoom *r, int64_t
     a.k = r.tiles + b * r.n_tiles * MOE_KV_TILE * latent_row(m)
     a.k_tile_stride = <size_t>(MOE_KV_TILE * latent_row(m))
     a.scale = m.scale
+    a.sink = sinks if m.sinks != NULL else NULL
     a.scratch = p.thread_scratch + <size_t>ith * p.thread_scratch_bytes
     if pos < MOE_F16_POSITIONS:
         p.isa.attention_f16(&a)

@@ -14,8 +14,13 @@ cdef struct Latent:
     Temperature temperature
     bint with_rope              # else the n_rot values are as the others
     const float *attn_norm      # (E,)
-    Linear down[4]              # q_a, or q where queries have no latent; kv_a; the indexer's keys and weights
+    Linear down[5]              # q_a, or q where queries have no latent; kv_a; a gate; the indexer's keys and weights
+    int64_t down_at[5]          # from the third on: where their results lie in Pass.wide, floats a token
     int n_down
+    int64_t gate_rows           # gates a token: one a head or one a value of the result; 0: none
+    int64_t gate_at             # in Pass.wide, floats a token
+    bint neox                   # see AttentionBlock
+    const float *sinks          # absorbed: (H,) or NULL
     const float *q_a_norm       # (n_lora_q,)
     const float *kv_a_norm      # (n_lora,)
     Linear q_b

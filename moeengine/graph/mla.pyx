@@ -22,19 +22,20 @@ from moeengine.graph.block cimport (
 from moeengine.graph.chosen_keys cimport ChosenRoom, choose_positions, finish_key, lay_out, n_dense
 from moeengine.graph.latent_attend cimport attend_latents
 from moeengine.graph.latent_state cimport Latent, head_dim, latent_row
+from moeengine.graph.recurrent_heads cimport sigmoid
 from moeengine.graph.temperature cimport temperature
-from moeengine.graph.weights cimport Vector, Weight
+from moeengine.graph.weights cimport Vector, Weight, values_of
 from moeengine.kernels.table cimport MOE_KV_TILE, checked_isa, moe_x_row_bytes
 from moeengine.kernels.threads cimport team_barrier, team_claim, team_size
 
 cdef enum:
     ROWS_A_UNIT = 16      # (token, head) rows that are quantized by one unit of work
-    MAX_DOWN = 4          # products of the normed rows
+    MAX_DOWN = 5          # products of the normed rows
 
 
 cdef inline void rotate(const Latent *m, Pass *p, int64_t t, float *x) noexcept nogil:
     if m.with_rope:
-        p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, False, x)
+        p.isa.rope(<size_t>m.n_rot, p.rope + t * m.n_rot, m.neox, x)
 
 
 cdef void finish_latents(const Latent *m, Pass *p, int64_t tile) noexcept nogil:
@@ -229,6 +230,23 @@ cdef void attend_absorbed(const Latent *m, Pass *p, int ith, int nth) noexcept n
         t0 += n
 
 
+cdef void apply_gates(const Latent *m, Pass *p) noexcept nogil:
+    """p.attn *= sigmoid(gates). Ends with a barrier."""
+    cdef int64_t unit, D = m.head_dim_v, n = m.gate_rows // m.n_head      # of a head
+    cdef const float *gates = p.wide + m.gate_at * p.n_tokens
+    cdef float *y
+    while True:
+        unit = team_claim(p.team, p.n_tokens * m.n_head)
+        if unit < 0:
+            break
+        y = p.attn + unit * D
+        if n == D:
+            p.isa.sigmoid_mul(<size_t>D, gates + unit * n, y, y)
+        else:
+            p.isa.scale(<size_t>D, sigmoid(gates[unit]), y, y)
+    team_barrier(p.team)
+
+
 cdef void latent_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     cdef const Latent *m = <const Latent *>state
     cdef int64_t T = p.n_tokens, n = m.n_head * m.head_dim_v
@@ -243,8 +261,8 @@ cdef void latent_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
         x_stride[i] = moe_x_row_bytes(p.isa, f, <size_t>m.n_embd)
     out[0] = p.k if m.n_lora_q else p.q
     out[1] = p.wide
-    out[2] = p.wide + m.chosen.k_at * T
-    out[3] = p.wide + m.chosen.index.weights_at * T
+    for i in range(2, m.n_down):
+        out[i] = p.wide + m.down_at[i] * T
     linear(p, m.down, m.n_down, x, x_stride, out, T)
     finish_down(m, p)
     if m.n_lora_q:
@@ -255,6 +273,8 @@ cdef void latent_run(void *state, Pass *p, int ith, int nth) noexcept nogil:
     else:
         attend_plain(m, p, ith)
 
+    if m.gate_rows:
+        apply_gates(m, p)
     quantize_rows(p, p.attn, T, n, <size_t>n, m.wo.type.x_format, p.aq)
     product(p, &m.wo, p.aq, p.out)
     add_residual(p, m.n_embd, NULL)
@@ -277,6 +297,9 @@ cdef class LatentAttentionBlock(Block):
     scale : float                      of the scores
     temperature_scale, temperature_length : queries are multiplied with log(floor(pos / length) + 1) * scale + 1
     kv_offset : int                    elements a position of all earlier layers in the cache
+    neox : bool                        see AttentionBlock
+    gate : Weight or None              (H, E) or (H*Dv, E): the result is multiplied with the sigmoid of a gate a head, or a value
+    sinks : Vector (H,) or None        absorbed: see AttentionBlock
     top_k : int                        absorbed: positions that a token may attend to, of which an indexer chooses; 0: all
     index : dict or None               the indexer; None: the choice is that of the layer before
         k, proj, q : Weight            (dim, E), (heads, E), (heads * dim, n_lora_q)
@@ -289,24 +312,26 @@ cdef class LatentAttentionBlock(Block):
 
     def __init__(self, *, Vector attn_norm, Weight q, q_a_norm, q_b, Weight kv_a, Vector kv_a_norm, k_b, v_b, kv_b,
                  Weight o, int n_head, int n_nope, int n_rot, int head_dim_v, float eps, float scale, int64_t kv_offset,
-                 double temperature_scale=0, double temperature_length=1, bint with_rope=True, int64_t top_k=0,
-                 index=None):
+                 double temperature_scale=0, double temperature_length=1, bint with_rope=True, bint neox=False,
+                 gate=None, sinks=None, int64_t top_k=0, index=None):
         cdef Latent *m = <Latent *>calloc(1, sizeof(Latent))
         if m == NULL:
             raise MemoryError
         self.state = m
         self.run = latent_run
-        self.keep = [attn_norm, q, q_a_norm, q_b, kv_a, kv_a_norm, k_b, v_b, kv_b, o]
+        self.keep = [attn_norm, q, q_a_norm, q_b, kv_a, kv_a_norm, k_b, v_b, kv_b, o, gate, sinks]
         m.n_embd, m.n_head, m.n_lora, m.n_nope, m.n_rot = q.linear.n_in, n_head, kv_a_norm.size, n_nope, n_rot
         m.head_dim_v, m.eps, m.scale, m.kv_offset, m.absorbed = head_dim_v, eps, scale, kv_offset, kv_b is None
         m.temperature.scale, m.temperature.length = temperature_scale, temperature_length
-        m.with_rope = with_rope
+        m.with_rope, m.neox, m.sinks = with_rope, neox, values_of(sinks)
         m.attn_norm, m.kv_a_norm = attn_norm.data, kv_a_norm.data
         m.down[0], m.down[1], m.n_down, m.wo = q.linear, kv_a.linear, 2, o.linear
         m.formats = 1u << q.linear.type.x_format | 1u << kv_a.linear.type.x_format
         if q_b is not None:
             m.q_b, m.n_lora_q, m.q_a_norm = (<Weight?>q_b).linear, q.linear.n_rows, (<Vector?>q_a_norm).data
-        self.n_wide = latent_row(m)
+        self.n_wide = latent_row(m) if m.absorbed else latent_row(m) + n_head * (n_nope + head_dim_v)
+        if gate is not None:
+            m.gate_rows, m.gate_at = (<Weight?>gate).linear.n_rows, self._down(gate)
         if m.absorbed:
             m.k_b, m.v_b = (<Weight?>k_b).linear, (<Weight?>v_b).linear
             m.chosen.on, m.chosen.index.top_k = top_k > 0, top_k
@@ -314,7 +339,6 @@ cdef class LatentAttentionBlock(Block):
                 self.keep.append(index)
                 self._index(index)
             return
-        self.n_wide += n_head * (n_nope + head_dim_v)
         m.kv_b = (<Weight?>kv_b).linear
         m.heads.n_head = m.heads.n_head_kv = n_head
         m.heads.head_dim_k, m.heads.head_dim_v, m.heads.scale, m.heads.q_scale = n_nope + n_rot, head_dim_v, scale, 1
@@ -325,6 +349,15 @@ cdef class LatentAttentionBlock(Block):
         cdef int64_t at = (self.n_wide + 15) // 16 * 16
         self.n_wide = at + n
         return at
+
+    cdef int64_t _down(self, Weight w):
+        """One more product of the normed rows; where its result will lie."""
+        cdef Latent *m = <Latent *>self.state
+        cdef int i = m.n_down
+        m.down[i], m.down_at[i] = w.linear, self._room(w.linear.n_rows)
+        m.formats |= 1u << w.linear.type.x_format
+        m.n_down += 1
+        return m.down_at[i]
 
     cdef _index(self, dict index):
         cdef Latent *m = <Latent *>self.state
@@ -339,9 +372,7 @@ cdef class LatentAttentionBlock(Block):
         x.row_bytes = moe_x_row_bytes(checked_isa(), checked_isa().types[0].x_format, <size_t>D)
         x.keys.ratio, x.keys.dim, x.keys.elements, x.keys.n_rot = 1, D, D, index["n_rot"]
         x.keys.cache_offset, x.keys.hadamard = m.kv_offset + latent_row(m), index["hadamard"]
-        m.down[2], m.down[3], m.n_down = k.linear, proj.linear, 4
-        m.formats |= 1u << k.linear.type.x_format | 1u << proj.linear.type.x_format
-        c.k_at, x.weights_at, x.q_at = self._room(D), self._room(H), self._room(H * D)
+        c.k_at, x.weights_at, x.q_at = self._down(k), self._down(proj), self._room(H * D)
         x.rows_at = self._room(H * <int64_t>x.row_bytes // 4)
         c.low_at = -1
         if f != m.q_b.type.x_format:

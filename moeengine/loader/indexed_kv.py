@@ -20,7 +20,7 @@ def index_elements(file, n_layer):
     """F16 values that all indexers together keep a position; 0 where there is none."""
     arch = file.architecture
     dim = file.get_int(f"{arch}.attention.indexer.key_length", 0, lo=0)
-    if not dim:
+    if not dim or not file.get_int(f"{arch}.attention.indexer.top_k", 0, lo=0):
         return 0
     flags = indexed_layers(file, n_layer)
     if flags is None:
