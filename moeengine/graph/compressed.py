@@ -23,22 +23,26 @@ from moeengine.loader.compressed_kv import compressed_layers
 f32 = np.float32
 MAX_ITERATIONS = 1 << 10  # of Sinkhorn's; published models have 20
 LEAST_INDEXER_DIM = 64
+MAX_MAGNITUDE = 1e6  # of what streams take; published models have 2
 
 
 class HyperConnections:
-    """Appends what stands around the blocks of a model with several residual streams. GGUFError: a key out of range."""
+    """Appends what stands around the blocks of a model with several residual streams. GGUFError: a key out of range.
 
-    def __init__(self, b):
+    independent : bool     the streams are not mixed with each other
+    """
+
+    def __init__(self, b, *, independent=False):
         key = f"{b.hparams.arch}.hyper_connection."
         n_streams = b.file.get_int(key + "count", lo=1, hi=1 << 16)
         if n_streams != N_STREAMS:
             raise UnsupportedError(f"{b.file.files[0].path}: key {key}count: {n_streams} streams are not supported; supported: {N_STREAMS}")
-        self.b, self.n_streams = b, n_streams
-        self.settings = {
-            "eps": b.hparams.eps,
-            "mix_eps": b.file.get_float(key + "epsilon", lo=0.0, hi=1.0),
-            "n_iterations": b.file.get_int(key + "sinkhorn_iterations", lo=1, hi=MAX_ITERATIONS),
-        }
+        self.b, self.n_streams, self.independent = b, n_streams, independent
+        self.settings = {"eps": b.hparams.eps, "mix_eps": b.file.get_float(key + "epsilon", lo=0.0, hi=1.0)}
+        if independent:
+            self.settings |= {"magnitude": b.file.get_float(key + "magnitude", lo=0.0, hi=MAX_MAGNITUDE), "post_eps": self.settings["mix_eps"]}
+        else:
+            self.settings["n_iterations"] = b.file.get_int(key + "sinkhorn_iterations", lo=1, hi=MAX_ITERATIONS)
         b.sizes.n_streams = n_streams
 
     def start(self, ropes):
@@ -49,9 +53,10 @@ class HyperConnections:
 
     def around(self, name, append):
         """The blocks that `append` appends, between a mix of the streams and the way back. name: of the mix's tensors."""
-        self._mix(HyperSplitBlock, name, (2 + self.n_streams) * self.n_streams, 3)
+        n_parts = 2 if self.independent else 3
+        self._mix(HyperSplitBlock, name, (2 if self.independent else 2 + self.n_streams) * self.n_streams, n_parts)
         append()
-        self.b.blocks.append(HyperJoinBlock(n_embd=self.b.hparams.n_embd))
+        self.b.blocks.append(HyperJoinBlock(n_embd=self.b.hparams.n_embd, independent=self.independent))
 
     def head(self):
         """Before the output norm: one mix."""

@@ -85,11 +85,11 @@ def score_scale(file, rope):
     return scale
 
 
-def attention(b, il, shape, indexers=None, gate=None):
+def attention(b, il, shape, indexers=None, gate=None, sinks=False):
     """Append the latent attention of layer `il`.
 
     indexers : graph.indexed_latent.Indexers or None    where tokens see chosen positions
-    gate : None, "values" or "heads"                    see Builder.attention
+    gate, sinks                                         see Builder.attention
     """
     hp, blk, s = b.hparams, f"blk.{il}.", shape
     E, H, L, n_q = hp.n_embd, hp.n_head[il], s.n_lora, hp.n_head[il] * (s.n_nope + s.n_rot)
@@ -113,7 +113,8 @@ def attention(b, il, shape, indexers=None, gate=None):
         kv_a_norm=b.tensors.vector(blk + "attn_kv_a_norm.weight", L), k_b=k_b, v_b=v_b, kv_b=kv_b, o=o,
         n_head=H, n_nope=s.n_nope, n_rot=s.n_rot, head_dim_v=s.head_dim_v, eps=hp.eps, scale=s.scale,
         kv_offset=b.sizes.kv_elements, temperature_scale=s.temperature_scale, temperature_length=s.temperature_length,
-        with_rope=s.with_rope, neox=s.neox, gate=gates, **(indexers.of_layer(il, s.n_lora_q) if indexers else {}),
+        with_rope=s.with_rope, neox=s.neox, gate=gates,
+        sinks=b.tensors.vector(blk + "attn_sinks.weight", H) if sinks else None, **(indexers.of_layer(il, s.n_lora_q) if indexers else {}),
     )
     b.blocks.append(block)
     b.normed(q, kv_a, *([gates] if gates is not None else []))

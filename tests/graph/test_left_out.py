@@ -17,7 +17,7 @@ SCALED = r"blk\.\d+\.(attn_(q|k|v|qkv|gate|output)|ffn_(gate|up|down)(_exps|_she
 # names. A string ends where a name does.
 APPLIED = {"cohere2moe", "gemma4", "hy_v3", "llama", "mellum", "mistral3", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3moe"}
 LEFT_OUT = {
-    "afmoe": "ffn_|attn_gate", "laguna": "ffn_|attn_gate", "bailingmoe3": "", "step35": "ffn_|attn_gate", "mimo2": "ffn_|attn_[qkv]",
+    "afmoe": "ffn_|attn_gate", "laguna": "ffn_|attn_gate", "bailingmoe3": "", "hy_v4": "", "step35": "ffn_|attn_gate", "mimo2": "ffn_|attn_[qkv]",
     "qwen3next": "attn_(qkv|gate)|ssm_", "glm-dsa": "attn_q$", "deepseek32": "attn_q$", "deepseek2": "ffn_|attn_q$",
     "mistral4": "ffn_|attn_q$", "kimi-linear": "ffn_|attn_[qkv]|ssm_",
 }  # fmt: skip
