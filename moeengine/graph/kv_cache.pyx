@@ -19,7 +19,8 @@ from moeengine.kernels.table cimport MOE_KV_TILE
 from moeengine.errors import ConfigError
 
 cdef enum:
-    REWIND_TOKENS = 512     # of a timeline may be taken back, and more where chunks are longer
+    REWIND_TOKENS = 2048    # of a timeline may be taken back, and more where chunks are longer: an answer with its thoughts, which
+                            # chats leave out of the next prompt
 
 
 cdef int64_t tiles_for(int64_t n_positions):

@@ -12,7 +12,7 @@ from tests.arch_models import ARCH_MODELS, write_arch
 from tests.graph.test_reference import load
 from tests.tiny import write_tiny
 
-N_CTX = 1700
+N_CTX = 3400
 TOKENS = np.random.default_rng(5).integers(0, 60, N_CTX).astype(np.int32)
 WINDOW = "attention.sliding_window"
 # A recorded model of every architecture whose file names a window; lfm2 may. Not deepseek4, which keeps windows as a state, and
@@ -33,7 +33,7 @@ def forward(context, n_past, n, outputs="last"):
     return out.tobytes()
 
 
-def new(model, n_ubatch=100, swa_full=False):
+def new(model, n_ubatch=400, swa_full=False):
     return model.new_context(n_ctx=N_CTX, n_ubatch=n_ubatch, team=Team(2), swa_full=swa_full)
 
 
@@ -42,46 +42,44 @@ def test_the_same_bytes_as_the_whole_cache(tmp_path, name):
     model = load(write_arch(tmp_path / "m.gguf", name, metadata={WINDOW: 40}))
     assert model.sizes.window_elements > 0 and model.sizes.window == 40
     a, b = new(model), new(model, swa_full=True)
-    assert a.memory_bytes["kv"] == model.kv_bytes(N_CTX, 100) < b.memory_bytes["kv"] == model.kv_bytes(N_CTX)
+    assert a.memory_bytes["kv"] == model.kv_bytes(N_CTX, 400) < b.memory_bytes["kv"] == model.kv_bytes(N_CTX)
     n_past = 0
-    for n in (100, 1, 63, 1, 100, 37, *[100] * 12, 1, 1, 90):
+    for n in (400, 1, 63, 1, 400, 37, *[400] * 5, 1, 1, 90):
         assert forward(a, n_past, n) == forward(b, n_past, n)
         n_past += n
-    assert n_past > 1500
+    assert n_past > 2048 + 40 + 400  # the tiles were used more than once
 
 
 def test_how_many_positions_can_be_taken_back(tiny):
-    """At least 512; from there on nothing is ready but the beginning."""
-    context = new(load(tiny), n_ubatch=50)
-    for n_past in range(0, 1500, 50):
-        forward(context, n_past, 50, "none")
-    ready = [context.n_ready(n) == n for n in range(1501)]
+    """At least 2048; from there on nothing is ready but the beginning."""
+    context = new(load(tiny))
+    for n_past in range(0, 3200, 400):
+        forward(context, n_past, 400, "none")
+    ready = [context.n_ready(n) == n for n in range(3201)]
     first = ready.index(True, 1)
-    assert ready == [True] + [False] * (first - 1) + [True] * (1501 - first)
-    assert 1500 - 512 - 2 * KV_TILE < first <= 1500 - 512
-    assert context.n_ready(first - 1) == 0 and context.n_ready(10**6) == 1500
+    assert ready == [True] + [False] * (first - 1) + [True] * (3201 - first)
+    assert 3200 - 2048 - 2 * KV_TILE < first <= 3200 - 2048
+    assert context.n_ready(first - 1) == 0 and context.n_ready(10**6) == 3200
     with pytest.raises(ConfigError, match=f"n_past: found {first - 1}, expected 0: keys in the window before it are gone"):
         forward(context, first - 1, 1)
     whole = new(load(tiny), swa_full=True)
-    for n_past in range(0, 1500, 100):
-        forward(whole, n_past, 100, "none")
-    for n_past in (1400, first + 1, first):
+    for n_past in range(0, 3200, 400):
+        forward(whole, n_past, 400, "none")
+    for n_past in (3100, first + 1, first):
         assert forward(context, n_past, 7) == forward(whole, n_past, 7)
-    assert context.n_ready(1500) == first + 7      # what came after it is of another timeline
+    assert context.n_ready(3200) == first + 7      # what came after it is of another timeline
     for n_past in range(0, 200, 50):
         assert forward(context, n_past, 50) == forward(whole, n_past, 50)
-        assert context.n_ready(1500) == n_past + 50
+        assert context.n_ready(3200) == n_past + 50
 
 
 def test_a_saved_timeline_has_the_windows_only(tiny):
     model = load(tiny)
-    a = new(model)
-    for n_past in range(0, 1300, 100):
-        forward(a, n_past, 100, "none")
     window = model.sizes.window
-    for n_past in (0, 1, window - 1, window, KV_TILE, 1250, 1299, 1300):
-        if a.n_ready(n_past) != n_past:
-            continue
+    for n_past in (1, window - 1, window, KV_TILE, 2799, 2800):
+        a = new(model)
+        for i in range(0, n_past, 400):
+            forward(a, i, min(400, n_past - i), "none")
         state = a.kv_state(n_past)
         kept = min(n_past, window - 1)
         assert state.size == n_past * model.sizes.kv_elements + kept * model.sizes.window_elements
@@ -89,13 +87,10 @@ def test_a_saved_timeline_has_the_windows_only(tiny):
             b = new(model, swa_full=swa_full)
             b.set_kv_state(state, n_past)
             assert np.array_equal(b.kv_state(n_past), state)
-            assert b.n_ready(max(0, n_past - 1)) == (n_past - 1 if 0 < n_past < window else 0)
-            want = new(model, swa_full=True)
-            for i in range(0, n_past, 100):
-                forward(want, i, min(100, n_past - i), "none")
-            assert forward(b, n_past, 30) == forward(want, n_past, 30)
-    with pytest.raises(ConfigError, match="KV state: found .* 1300 positions"):
-        new(model).set_kv_state(state[:-1], 1300)
+            assert b.n_ready(n_past - 1) == (n_past - 1 if n_past < window else 0)
+            assert forward(b, n_past, 30) == forward(a, n_past, 30)
+    with pytest.raises(ConfigError, match="KV state: found .* 2800 positions"):
+        new(model).set_kv_state(state[:-1], 2800)
 
 
 def test_sessions_compute_again_what_is_gone(tiny, tmp_path):
