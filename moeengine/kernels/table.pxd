@@ -96,6 +96,21 @@ cdef extern from "moe_table.h":
         const float *dt
         float skip
 
+    ctypedef struct moe_selective:
+        size_t dim
+        size_t n_channels
+        size_t n_tokens
+        float *state
+        const float *a
+        size_t row_stride
+        const float *b
+        const float *c
+        size_t b_stride
+        float *x
+        const float *dt
+        size_t x_stride
+        const float *skip
+
     ctypedef struct moe_isa:
         const char *name
         const char *features
@@ -123,6 +138,7 @@ cdef extern from "moe_table.h":
                          float *y) noexcept nogil
         void (*delta_rule)(const moe_delta *d) noexcept nogil
         void (*ssm_scan)(const moe_ssm *m) noexcept nogil
+        void (*selective_scan)(const moe_selective *m) noexcept nogil
         void (*rope)(size_t n_rot, const float *cs, int neox, float *x) noexcept nogil
         void (*f32_to_f16)(size_t n, const float *x, uint16_t *y) noexcept nogil
         void (*f16_to_f32)(size_t n, const uint16_t *x, float *y) noexcept nogil

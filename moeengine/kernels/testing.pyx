@@ -11,7 +11,7 @@ from posix.stdlib cimport posix_memalign
 import numpy as np
 
 from .table cimport (
-    MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_delta, moe_isa, moe_ssm,
+    MOE_F16_POSITIONS, MOE_KV_SEGMENT, MOE_KV_TILE, checked_isa, moe_attn, moe_attn_partial_floats, moe_delta, moe_isa, moe_selective, moe_ssm,
     moe_weighted,
 )
 
@@ -212,6 +212,25 @@ def ssm_scan(const float[:, ::1] state, const float[:, ::1] b, const float[:, ::
     m.dim, m.n_rows, m.n_tokens, m.x_stride, m.skip = state.shape[1], state.shape[0], x.shape[0], x.shape[1], skip
     m.state, m.b, m.c, m.x, m.decay, m.dt = &new_view[0, 0], &b[0, 0], &c[0, 0], &out_view[0, 0], &decay[0], &dt[0]
     checked_isa().ssm_scan(&m)
+    return out, new
+
+
+def selective_scan(const float[:, ::1] state, const float[:, ::1] a, const float[:, ::1] b, const float[:, ::1] c,
+                   const float[:, ::1] x, const float[:, ::1] dt, const float[::1] skip):
+    """Channels of a Mamba-1 layer: (results float32 (T, I), new state float32 (N, I)).
+
+    state, a : float32 (N, I);  b, c : float32 (T, N);  x, dt : float32 (T, I);  skip : float32 (I,)
+    """
+    cdef moe_selective m
+    N, I, T = state.shape[0], state.shape[1], x.shape[0]
+    if (min(N, I, T) < 1 or (a.shape[0], a.shape[1]) != (N, I) or (b.shape[0], b.shape[1]) != (T, N) or skip.shape[0] != I
+            or (c.shape[0], c.shape[1]) != (T, N) or x.shape[1] != I or (dt.shape[0], dt.shape[1]) != (T, I)):
+        raise ValueError("state, a, b, c, x, dt and skip do not fit")
+    out, new = np.array(x), np.array(state)
+    cdef float[:, ::1] out_view = out, new_view = new
+    m.dim, m.n_channels, m.n_tokens, m.row_stride, m.b_stride, m.x_stride = N, I, T, I, N, I
+    m.state, m.a, m.b, m.c, m.x, m.dt, m.skip = &new_view[0, 0], &a[0, 0], &b[0, 0], &c[0, 0], &out_view[0, 0], &dt[0, 0], &skip[0]
+    checked_isa().selective_scan(&m)
     return out, new
 
 

@@ -2,6 +2,7 @@
 #include "moe_table.h"
 #include "ops.h"
 #include "delta_rule.h"
+#include "selective_scan.h"
 #include "ssm_scan.h"
 #include "attention.h"
 #include "attention_f16.h"
@@ -31,6 +32,7 @@ const moe_isa MOE_ISA_SYMBOL = {
     .conv_mul = conv_mul,
     .delta_rule = delta_rule,
     .ssm_scan = ssm_scan,
+    .selective_scan = selective_scan,
     .rope = rope,
     .f32_to_f16 = f32_to_f16,
     .f16_to_f32 = f16_to_f32,

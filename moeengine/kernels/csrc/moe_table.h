@@ -162,6 +162,25 @@ typedef struct moe_ssm {
     float skip;
 } moe_ssm;
 
+/* Some channels of a Mamba-1 layer over the tokens of a chunk. For token after token, for each channel i with its value x:
+ *   s[n][i] = fma(s[n][i], exp(dt[i] * a[n][i]), b[n] * (x * dt[i])) ; x = sum(s[n][i], c[n]) + x * skip[i]
+ * sum: fma from 0, n ascending. A channel sees no other, so any split of channels or tokens gives the same bytes. */
+typedef struct moe_selective {
+    size_t dim;        /* values of a channel's state, of a b and of a c, >= 1 */
+    size_t n_channels; /* any count */
+    size_t n_tokens;   /* any count */
+    float *state;      /* dim rows of n_channels, row_stride floats apart; updated */
+    const float *a;    /* the same */
+    size_t row_stride;
+    const float *b;    /* n_tokens rows of dim, b_stride floats apart */
+    const float *c;
+    size_t b_stride;
+    float *x;          /* n_channels values a token, x_stride floats apart; replaced by the results */
+    const float *dt;   /* n_channels time steps a token, x_stride floats apart */
+    size_t x_stride;
+    const float *skip; /* n_channels */
+} moe_selective;
+
 /* Rows that are added to others: for k < n_rows, in this order, each times its weight, with p = pair[k]
  *   y[p / n_used][i] = fma(weight[p], x[k][i], y[p / n_used][i])        i < n ; strides in floats */
 typedef struct moe_weighted {
@@ -222,6 +241,8 @@ typedef struct moe_isa {
     void (*delta_rule)(const moe_delta *d);
     /* The whole of moe_ssm. */
     void (*ssm_scan)(const moe_ssm *m);
+    /* The whole of moe_selective. */
+    void (*selective_scan)(const moe_selective *m);
     /* rotate n_rot of head_dim values in place; cs = n_rot/2 pairs (cos, sin), already scaled.
      * neox: pair (i, i + n_rot/2); else pair (2i, 2i+1). */
     void (*rope)(size_t n_rot, const float *cs, int neox, float *x);
