@@ -416,6 +416,23 @@ def _cohere(norms="attention.layer_norm_epsilon", **metadata):
     }, (dense, moe, moe, moe, next_token_layer(*moe, *norm("nextn.shared_head_norm"))), tied=True, in_any_order=False)  # fmt: skip
 
 
+def _jamba(dim=16, n_taps=4, rank=10):
+    """Inner values must be twice as many as the model is wide. Heads together are as wide as the model."""
+    n = 2 * E
+    state = (*norm("attn_norm"), ("ssm_in.weight", (2 * n, E), "matrix"), ("ssm_conv1d.weight", (n, n_taps), "conv"),
+             ("ssm_conv1d.bias", (n,), "bias"), ("ssm_x.weight", (rank + 2 * dim, n), "matrix"), ("ssm_dt_norm.weight", (rank,), "norm"),
+             ("ssm_dt.weight", (n, rank), "mix"), ("ssm_dt.bias", (n,), "bias"), ("ssm_b_norm.weight", (dim,), "norm"),
+             ("ssm_c_norm.weight", (dim,), "norm"), ("ssm_a", (n, dim), "decay"), ("ssm_d", (n,), "norm"),
+             ("ssm_out.weight", (E, n), "matrix"))  # fmt: skip
+    dense, moe = (*norm(), *gated(F)), (*norm(), *experts())
+    return ArchModel("jamba", {
+        "attention.head_count": 2, "attention.head_count_kv": [0, 0, 1, 0, 0], "attention.key_length": None,
+        "attention.value_length": None, "rope.dimension_count": None, "rope.freq_base": None, "feed_forward_length": F,
+        "expert_feed_forward_length": None, "ssm.conv_kernel": n_taps, "ssm.inner_size": n, "ssm.state_size": dim,
+        "ssm.time_step_rank": rank,
+    }, ((*state, *dense), (*state, *moe), (*_WIDE_HEADS, *dense), (*state, *moe), (*state, *dense)))  # fmt: skip
+
+
 _DBRX = (*attention(n_head=2, n_head_kv=1, d=32, fused=True), *norm("attn_output_norm"), *experts())
 _ARCTIC = (*_WIDE_HEADS, *norm(), *gated(E), *norm("ffn_norm_exps"), *experts())
 _BAILING1 = (*attention(), *norm(), *experts(shared=2 * F))
@@ -475,6 +492,8 @@ ARCH_MODELS = {
     "grok-dense": _grok(dense=True, **yarn(), **{"final_logit_softcapping": 5.0, "rope.scaling.yarn_beta_slow": 1.0}),
     "cohere2moe": _cohere(),
     "cohere2moe-rms": _cohere("attention.layer_norm_rms_epsilon"),
+    "jamba": _jamba(),
+    "jamba-narrow": _jamba(dim=8, n_taps=3, rank=4),
     **_small_thinkers(),
     "grovemoe": ArchModel("grovemoe", {
         "experts_per_group": 2, "expert_group_scale": 0.5, "expert_chunk_feed_forward_length": 32,

@@ -11,4 +11,5 @@ cdef struct CausalConv:
     const float *bias           # (channels,) or NULL
     int64_t state_offset        # in Pass.recurrent, floats: the last rows, (taps - 1, channels), the oldest first
 
-cdef void convolve_channels(const CausalConv *v, Pass *p, const float *rows, int64_t c, int64_t n, float *y) noexcept nogil
+cdef void convolve_channels(const CausalConv *v, Pass *p, const float *rows, int64_t c, int64_t n, float *y,
+                            int64_t y_stride) noexcept nogil

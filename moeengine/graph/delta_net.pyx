@@ -38,7 +38,7 @@ cdef void convolve_head(const DeltaNet *d, Pass *p, int64_t head) noexcept nogil
     """Convolution and SiLU of one of the query, key and value heads, all tokens, into p.wide; norms queries and keys to
     length 1; keeps the last projections for the next chunk."""
     cdef float *y = p.wide + head * p.n_tokens * d.dim
-    convolve_channels(&d.conv, p, p.q, head * d.dim, d.dim, y)
+    convolve_channels(&d.conv, p, p.q, head * d.dim, d.dim, y, d.dim)
     if head < 2 * d.n_head_k:
         unit_rows(p.isa, p.n_tokens, d.dim, d.eps, y)
 

@@ -51,7 +51,7 @@ cdef inline float *betas(const Kda *d, Pass *p, int64_t head) noexcept nogil:
 cdef void convolve_head(const Kda *d, Pass *p, int which, int64_t head) noexcept nogil:
     """Convolution and SiLU; queries and keys normed to length 1."""
     cdef float *y = part(d, p, which, head)
-    convolve_channels(&d.conv[which], p, p.q + which * p.n_tokens * d.n_head * d.dim, head * d.dim, d.dim, y)
+    convolve_channels(&d.conv[which], p, p.q + which * p.n_tokens * d.n_head * d.dim, head * d.dim, d.dim, y, d.dim)
     if which != V:
         unit_rows(p.isa, p.n_tokens, d.dim, d.eps, y)
 

@@ -64,11 +64,12 @@ cdef void convolve(const Mamba *m, Pass *p) noexcept nogil:
         if cancelled(p):
             continue
         if unit < m.n_head:
-            convolve_channels(&m.conv, p, p.q, unit * m.head_dim, m.head_dim, p.wide + unit * m.head_dim * p.n_tokens)
+            convolve_channels(&m.conv, p, p.q, unit * m.head_dim, m.head_dim, p.wide + unit * m.head_dim * p.n_tokens,
+                              m.head_dim)
             gate_head(m, p, unit)
         else:
             i = unit - m.n_head
-            convolve_channels(&m.conv, p, p.q, inner(m) + i * m.dim, m.dim, group_rows(m, p, i))
+            convolve_channels(&m.conv, p, p.q, inner(m) + i * m.dim, m.dim, group_rows(m, p, i), m.dim)
     team_barrier(p.team)
 
 

@@ -34,10 +34,11 @@ def recorded(request, tmp_path_factory):
     return tiny, record
 
 
-@pytest.fixture(params=["delta nets", "short convolutions", "Mamba-2", "Kimi delta attention"])
+@pytest.fixture(params=["delta nets", "short convolutions", "Mamba-1", "Mamba-2", "Kimi delta attention"])
 def small(request, tmp_path):
     if request.param != "delta nets":
-        return write_arch(tmp_path / "m.gguf", {"Mamba-2": "granitehybrid", "short convolutions": "lfm2moe"}.get(request.param, "kimi-linear-small"), quant="Q8_0")
+        names = {"Mamba-1": "jamba", "Mamba-2": "granitehybrid", "short convolutions": "lfm2moe", "Kimi delta attention": "kimi-linear-small"}
+        return write_arch(tmp_path / "m.gguf", names[request.param], quant="Q8_0")
     return write_hybrid(tmp_path / "m.gguf", **SMALL)
 
 

@@ -69,7 +69,7 @@ def test_biases_are_used_where_stock_does(tmp_path, name, tensor, used):
     assert (run(tmp_path / "m.gguf", name, {f"blk.0.{tensor}.bias": bias}) != run(tmp_path / "m.gguf", name)) == used
 
 
-@pytest.mark.parametrize("name", ["lfm2moe", "granitehybrid", "nemotron_h_moe", "kimi-linear"])
+@pytest.mark.parametrize("name", ["lfm2moe", "granitehybrid", "nemotron_h_moe", "kimi-linear", "jamba"])
 def test_a_recurrent_layer_may_have_no_heads(tmp_path, name):
     """llama.cpp takes the heads of attention from any layer that has some."""
     counts = ARCH_MODELS[name].metadata["attention.head_count_kv"]
