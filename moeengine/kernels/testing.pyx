@@ -46,7 +46,7 @@ def rms_norm(const float[::1] x, const float[::1] w, float eps):
 def layer_norm(const float[::1] x, const float[::1] w, float eps):
     """(x - mean(x)) / its rms * w; w : None or float32 (n)."""
     y = np.empty(x.shape[0], np.float32)
-    checked_isa().layer_norm(x.shape[0], _in(x), NULL if w is None else _in(w), eps, _out(y))
+    checked_isa().layer_norm(x.shape[0], _in(x), _in(w), eps, _out(y))
     return y
 
 
