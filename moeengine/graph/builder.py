@@ -228,8 +228,9 @@ class Builder:
 
     def _router(self, il, with_scale=True):
         name = f"blk.{il}.ffn_gate_inp.weight"
-        router = self.matrix(name, self.tensors.info(name, (None, self.hparams.n_embd)).shape[0], self.hparams.n_embd,
-                             with_scale=with_scale)
+        shape = self.tensors.info(name, (None, self.hparams.n_embd)).shape
+        n_expert = shape[0] if len(shape) == 2 else 1
+        router = self.matrix(name, n_expert, self.hparams.n_embd, with_scale=with_scale)
         self.normed(router)
         self.sizes.largest(n_expert=router.n_rows)
         return router

@@ -198,13 +198,13 @@ class Tensors:
     def ids(self, name, n_rows, n_cols, n_ids):
         """IdTable (n_rows, n_cols or more) of ids below n_ids. GGUFError: another shape, type or id."""
         info = self.info(name, (n_rows, None))
-        if info.qtype.name != "I32" or info.shape[1] < n_cols:
+        if info.qtype.name != "I32" or info.shape[len(info.shape) - 1] < n_cols:
             raise GGUFError(f"{self.where(name)}: found {info.qtype.name} {' x '.join(map(str, info.shape))}, expected "
                             f"I32 {n_rows} x {n_cols}")
         raw = self.file.raw(name)
         self.pointers.append((name, raw.ctypes.data))
         flat = raw.reshape(-1)
-        array = (flat if flat.ctypes.data % 4 == 0 else flat.copy()).view("<i4").reshape(info.shape)
+        array = (flat if flat.ctypes.data % 4 == 0 else flat.copy()).view("<i4").reshape(n_rows, -1)
         wrong = np.argwhere((array < 0) | (array >= n_ids))
         if len(wrong):
             row, col = wrong[0]

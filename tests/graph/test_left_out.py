@@ -99,6 +99,21 @@ def test_axes_of_length_one_may_be_missing(tmp_path):
     assert run(tmp_path / "m.gguf", "deepseek2-lite", flat, metadata=one) == want
 
 
+@pytest.mark.parametrize("name", ["granitemoe-shared", "gpt-oss", "deepseek4"])
+def test_a_single_expert_may_have_no_axis(tmp_path, name):
+    tiny = write_arch(tmp_path / "m.gguf", name)
+    cut = {}
+    for key, (array, qtype) in tiny.tensors.items():
+        if "_exps" in key or "ffn_gate_inp." in key or "exp_probs_b" in key:
+            cut[key] = (array[:1], qtype)
+        elif "tid2eid" in key:
+            cut[key] = (np.zeros_like(array), qtype)
+    one = {"expert_count": 1, "expert_used_count": 1}
+    flat = {key: (array[0] if array.ndim > 1 and len(array) == 1 else array, qtype) for key, (array, qtype) in cut.items()}
+    assert flat["blk.0.ffn_gate_inp.weight"][0].ndim == 1
+    assert run(tmp_path / "m.gguf", name, flat, metadata=one) == run(tmp_path / "m.gguf", name, cut, metadata=one)
+
+
 def test_groups_of_an_output_may_be_an_axis(tmp_path):
     """deepseek4, as llama.cpp saves it and its converter does not."""
     tiny = write_arch(tmp_path / "m.gguf", "deepseek4")
