@@ -145,7 +145,9 @@ def choose(model_at, settings, demand, room=None, page_cache_share=1.0):
         raise ConfigError(
             f"memory_budget: found {settings.memory_budget / 1e6:.0f} MB, expected at least "
             f"{ceil((settings.memory_budget + demand.whole - taken - room.n_bytes) / 1e6)} MB for {mode}, "
-            "which leaves the page cache to the system; stream needs less"
+            "which leaves the page cache to the system; "
+            + ("stream" if model_at.layers else "a smaller n_ctx or n_ubatch")
+            + " needs less"
         )
     needed = demand.context if mode == "mmap" else rest if bounded else rest - (demand.dense - taken)
     _check_least(settings, demand, taken, room, needed)

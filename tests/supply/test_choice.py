@@ -9,6 +9,7 @@ import pytest
 from moeengine import Engine
 from moeengine.config import EngineConfig
 from moeengine.errors import ConfigError
+from moeengine.supply.base import ModelAt
 from moeengine.supply.budget import Room, memory_room
 from moeengine.supply.choice import BUDGET, Demand, choose
 from tests.supply.models import run, write_model
@@ -134,6 +135,9 @@ def test_refusals_name_what_would_do(path):
         decide(path, 30, moe_mode="stream")
     with pytest.raises(ConfigError, match="memory_budget: found 500 MB, expected at least 1000 MB for mmap"):
         decide(path, 5000, moe_mode="mmap", memory_budget="500M")
+    without_experts = Demand(0, int(1e9), 0)
+    with pytest.raises(ConfigError, match="expected at least 1000 MB for mmap.*a smaller n_ctx or n_ubatch needs less"):
+        choose(ModelAt((), (), 0, {}), EngineConfig(memory_budget="500M"), without_experts, Room(int(5e8), int(5e8), BUDGET))
     with pytest.raises(ConfigError, match="cache_mb: found 900, expected at most"):
         decide(path, 990, moe_mode="stream", cache_mb=900)
 
