@@ -178,7 +178,7 @@ def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True, freq_fa
     n_rot : int or None             rotated values of a head, `rope.dimension_count_swa`; None: as in other layers
     default_base : float or None    where the file has no such key; None: as in other layers
     scaled : bool                   the angles are scaled as in other layers
-    freq_factors : Vector (n_rot/2,) or None
+    freq_factors : Vector (n_rot/2,) or None     in contexts of any length
     """
     rot_key = "rope.dimension_count" if n_rot is None else "rope.dimension_count_swa"
     n_rot = hp.n_rot if n_rot is None else n_rot
@@ -187,4 +187,5 @@ def window_rope(file, hp, *, n_rot=None, default_base=None, scaled=True, freq_fa
     if default_base is None:
         default_base = file.get_float(f"{hp.arch}.rope.freq_base", 10000.0, lo=LEAST_BASE, hi=MOST_BASE)
     return rope_config(file, n_rot=n_rot, n_ctx_train=hp.n_ctx_train, base_key="rope.freq_base_swa",
-                       default_base=default_base, scaled=scaled, rot_key=rot_key, freq_factors=freq_factors)
+                       default_base=default_base, scaled=scaled, rot_key=rot_key, freq_factors=freq_factors,
+                       long_factors=freq_factors)

@@ -76,3 +76,9 @@ def test_bad_metadata_is_refused_with_the_key(tmp_path, key, value):
 def test_layers_without_chunks_are_refused(tmp_path):
     with pytest.raises(UnsupportedError, match="attention.sliding_window"):
         load(write_arch(tmp_path / "m.gguf", "llama4", metadata={"attention.sliding_window": 0}))
+
+
+def test_rope_factors_hold_in_contexts_of_any_length(tmp_path):
+    """Layers with chunks lost them where the context is longer than the original one."""
+    model = load(write_arch(tmp_path / "m.gguf", "llama4", metadata={"rope.scaling.original_context_length": 64}))
+    assert logits(model, prompt()[:48], n_ctx=64).tobytes() == logits(model, prompt()[:48], n_ctx=65).tobytes()

@@ -28,7 +28,7 @@ def build(b):
     for il in range(hp.n_layer):
         rotates = (il + 1) % EVERY != 0
         b.attention(il, neox=False, scale=hp.head_dim_k ** -0.5, window=windows[il], chunked=windows[il] > 0, with_rope=rotates,
-                    head_norm="unit" if rotates and hp.n_expert != WITHOUT_NORM else None,
+                    head_norm="unit" if rotates and hp.n_expert != WITHOUT_NORM else None, norm_after_rope=True,
                     temperature=(0, 1, 0) if rotates else TEMPERATURE)
         if step and (il + 1) % step == 0:
             b.moe(il, norm_topk=False, gating="sigmoid_topk", weigh_inputs=True, weights_scale=1.0, expert_scales=False,
