@@ -1,13 +1,15 @@
 """`perplexity` and `bench`: what they compute, and what they refuse."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from moeengine import Engine
-from moeengine.cli import main
+from moeengine.cli import bench, main
 from moeengine.models import default_model_path
+from tests.hybrid import write_hybrid
 
 TEXT = "Once upon a time there was a little fox. The fox lived in the forest. " * 6
 
@@ -52,6 +54,16 @@ def test_bench_runs_every_test(capsys):
     assert all(len(r["tok_s"]) == 2 and min(r["tok_s"]) > 0 for r in rows)
     assert main(["bench", "-p", "-n", "2", "-r", "1"]) == 0
     assert "decode at 0" in capsys.readouterr().out
+
+
+def test_bench_times_nothing_but_its_tokens(tmp_path, monkeypatch):
+    """A clock that counts tokens: a recurrent state, which cannot be taken back, is computed again before a round."""
+    tiny = write_hybrid(tmp_path / "m.gguf", "qwen35moe")
+    with Engine(tiny.path, n_ctx=64) as engine:
+        counters = engine._runtime.counters
+        clock = SimpleNamespace(perf_counter=lambda: counters.n_prefill_tokens + counters.n_decode_tokens)
+        monkeypatch.setattr(bench, "time", clock)
+        assert [rates for _, _, rates in bench.measure(engine, [20], 3, [0, 40], 3)] == [[1.0] * 3] * 3
 
 
 @pytest.mark.parametrize("options, message", [
