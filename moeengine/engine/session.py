@@ -118,7 +118,10 @@ class Session:
             self.check_fits(len(saved.tokens))
             self._follower = None
             self._tokens.clear()  # first: a failure below leaves an empty timeline
-            self._context.set_kv_state(saved.kv, len(saved.tokens))
+            try:
+                self._context.set_kv_state(saved.kv, len(saved.tokens))
+            except ConfigError as error:  # as of a version that kept more of the timeline, or less
+                raise ConfigError(f"{path}: {error}") from None
             self._tokens += saved.tokens
 
     # -- text ---------------------------------------------------------------------------------

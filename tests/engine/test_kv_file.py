@@ -130,7 +130,7 @@ def test_a_cache_of_another_size(made, tmp_path):
     session.eval([1, 2, 3])
     session.save(path)
     path.write_bytes(edited(path.read_bytes(), n_tokens=1, n_kv=7))
-    with pytest.raises(ConfigError, match="KV state"):
+    with pytest.raises(ConfigError, match=f"{path}: KV state"):
         session.load(path)
     assert session.n_past == 0
     session.eval([4])
