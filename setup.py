@@ -37,7 +37,7 @@ DIRECTIVES = {
 }
 C_SOURCES = {  # extension -> C files linked into it (each file into one extension only)
     "moeengine.kernels.table": sorted(str(p) for p in CSRC.glob("isa_*.c"))
-    + [str(CSRC / name) for name in ("amx_unpack.c", "cpu.c", "gelu_table.c")],
+    + [str(CSRC / name) for name in ("amx_unpack.c", "attention_fp16.c", "cpu.c", "gelu_table.c")],
     "moeengine.kernels.threads": [str(CSRC / "team.c")],
     "moeengine.loader.mapped_file": ["moeengine/loader/csrc/bus_guard.c"],
     "moeengine.supply.readers": ["moeengine/supply/csrc/reader_pool.c"],

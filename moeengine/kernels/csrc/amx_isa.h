@@ -4,6 +4,8 @@
 #include "quants/all.h"
 
 extern const moe_isa moe_isa_avx512;
+int moe_has_fp16(void);                      /* cpu.c */
+void moe_attention_fp16(const moe_attn *a);  /* attention_fp16.c */
 
 #include "amx_product.h"
 #include "amx_product32.h"
@@ -24,6 +26,9 @@ __attribute__((constructor)) static void moe_amx_fill_table(void) {
     MOE_ISA_SYMBOL.for_tests = own.for_tests, MOE_ISA_SYMBOL.check = own.check;
     MOE_AMX_LIST(MOE_AMX_ENTRY)
     MOE_AMX_LIST_32(MOE_AMX_ENTRY)
+#if MOE_HAS_FP16 && !MOE_AMX_EMULATED
+    if (moe_has_fp16()) MOE_ISA_SYMBOL.attention_f16 = moe_attention_fp16;
+#endif
 }
 
 #include "amx_check.h"

@@ -113,10 +113,40 @@ MOE_INLINE void f16_value_block(int n_acc, int native, int wide, size_t lanes, s
     for (int c = 0; c < n_acc; c++) v16_store(acc + 16 * c, sum[c]);
 }
 
+#if MOE_SIMD_FP16
+/* 32 values of a head as half floats. Where values lie in keys, only the float32 tile has them in rows. */
+MOE_INLINE __m512h f16_load_32(const moe_attn *a, attn_tile v, size_t row, size_t i) {
+    if (a->v) return _mm512_loadu_ph(v.f16 + row * v.f16_stride + i);
+    return f16_pack_32(v.f32 + row * v.f32_stride + i);
+}
+
+/* f16_value_block of 128 values and native, in half floats */
+static void f16_value_block_native(const moe_attn *a, size_t n, const float *shrink, const float *weight, attn_tile v, float *acc) {
+    __m512h sum[ATTN_F16_LANES / 32];
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) sum[c] = f16_pack_32(acc + 32 * c);
+    for (size_t j = 0; j < n; j++) {
+        const __m512h w = f16_set1_32(weight[j]);
+        if (shrink[j] != 1.0f) {
+            const __m512h m = f16_set1_32(shrink[j]);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) sum[c] = _mm512_mul_ph(sum[c], m);
+        }
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) sum[c] = _mm512_fmadd_ph(f16_load_32(a, v, j, 32 * (size_t)c), w, sum[c]);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) f16_unpack_32(sum[c], acc + 32 * c);
+}
+#endif
+
 static void f16_value_row(const moe_attn *a, size_t n, const float *shrink, const float *weight, attn_tile v,
                           float *acc) {
     const size_t dim = a->head_dim_v;
     size_t d = 0;
+#if MOE_SIMD_FP16
+    for (; d + 128 <= dim; d += 128) f16_value_block_native(a, n, shrink, weight, tile_from(v, d), acc + d);
+#endif
 #define EACH(n_acc, native, lanes)                                                                        \
     if (v.f32) f16_value_block(n_acc, native, 1, lanes, n, shrink, weight, tile_from(v, d), acc + d);     \
     else f16_value_block(n_acc, native, 0, lanes, n, shrink, weight, tile_from(v, d), acc + d)

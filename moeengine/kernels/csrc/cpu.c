@@ -59,6 +59,7 @@ static const struct feature {
     {"avx512bitalg", 7, 0, ECX, 12, XCR0_AVX512},
     {"avx512vpopcntdq", 7, 0, ECX, 14, XCR0_AVX512},
     {"amx-bf16", 7, 0, EDX, 22, XCR0_AMX},
+    {"avx512fp16", 7, 0, EDX, 23, XCR0_AVX512},
     {"amx-tile", 7, 0, EDX, 24, XCR0_AMX},
     {"amx-int8", 7, 0, EDX, 25, XCR0_AMX},
     {"avxvnni", 7, 1, EAX, 4, XCR0_AVX},
@@ -103,6 +104,12 @@ static int has_feature(const char *name, size_t len, const char **why) {
     return 0;
 }
 #endif
+
+int moe_has_fp16(void) {
+    static const char name[] = "avx512fp16";
+    const char *why;
+    return has_feature(name, strlen(name), &why);
+}
 
 const char *moe_isa_problem(const moe_isa *isa) {
     static char text[128];

@@ -32,6 +32,12 @@
 #else
 #define MOE_HAS_AMX 0
 #endif
+/* Whether attention_fp16.c is: arithmetic of half floats, which CPUs with tiles have. */
+#if MOE_HAS_AMX && (defined(__clang__) ? __clang_major__ >= 14 : __GNUC__ >= 12)
+#define MOE_HAS_FP16 1
+#else
+#define MOE_HAS_FP16 0
+#endif
 
 /* How an activation row is laid out for a product. The layout inside a format belongs to the
  * instruction set; callers only know the size of a row (moe_x_row_bytes). */

@@ -7,7 +7,7 @@
 
 #define MOE_SIMD_AVX2 1
 #define MOE_SIMD_AVX512 0
-#define MOE_SIMD_AMX 0
+#define MOE_SIMD_FP16 0
 
 typedef struct v16f {
     __m256 lo, hi;

@@ -7,8 +7,8 @@
 
 #define MOE_SIMD_AVX2 1
 #define MOE_SIMD_AVX512 1
-#ifndef MOE_SIMD_AMX /* isa_amx.c sets it to 1 */
-#define MOE_SIMD_AMX 0
+#ifndef MOE_SIMD_FP16 /* attention_fp16.c sets it to 1 */
+#define MOE_SIMD_FP16 0
 #endif
 
 typedef __m512 v16f;

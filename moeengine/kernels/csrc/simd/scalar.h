@@ -15,7 +15,7 @@
  *   v16_hmax                whether NaN lanes win is open
  *   f32_madd                one float, rounded once
  *   f16_from_f32, f32_from_f16   one number
- * MOE_SIMD_AVX2, MOE_SIMD_AVX512 and MOE_SIMD_AMX are 0 or 1: what the instruction set has. */
+ * MOE_SIMD_AVX2, MOE_SIMD_AVX512 and MOE_SIMD_FP16 are 0 or 1: what the instruction set has. */
 #ifndef MOE_SIMD_H
 #define MOE_SIMD_H
 #include "base.h"
@@ -25,7 +25,7 @@
 
 #define MOE_SIMD_AVX2 0
 #define MOE_SIMD_AVX512 0
-#define MOE_SIMD_AMX 0
+#define MOE_SIMD_FP16 0
 
 typedef float v4f __attribute__((vector_size(16), may_alias));
 typedef int32_t v4i __attribute__((vector_size(16), may_alias));
