@@ -78,12 +78,21 @@ def _bailing():
     }, ((*head, *gated(G)), moe, moe, next_token_layer(*moe, *norm("layer_output_norm"))))  # fmt: skip
 
 
-def _granite(shared):
+_GRANITE_SCALES = {"embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 6.0, "attention.scale": 1 / 64}
+
+
+def _granite(shared, arch="granitemoe"):
     moe = (*attention(), *norm(), *experts(shared=shared))
-    return ArchModel("granitemoe", {
+    return ArchModel(arch, {
         "feed_forward_length": F, "expert_feed_forward_length": None, "expert_shared_feed_forward_length": shared or None,
-        "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 6.0, "attention.scale": 1 / 64,
+        **_GRANITE_SCALES,
     }, (moe, moe), tied=True)  # fmt: skip
+
+
+def _dense(arch, **metadata):
+    layer = (*attention(bias="qkvo"), *norm(), *gated(G))
+    none = dict.fromkeys(("expert_count", "expert_used_count", "expert_feed_forward_length"))
+    return ArchModel(arch, none | metadata, (layer, layer), tied=True)
 
 
 def _granite_hybrid(n_expert=X, **sizes):
@@ -93,7 +102,7 @@ def _granite_hybrid(n_expert=X, **sizes):
     keys = {"attention.head_count_kv": [0, K, 0, 0], "expert_shared_feed_forward_length": G if n_expert else None}
     if n_expert:
         keys |= {"feed_forward_length": F, "expert_feed_forward_length": None, "rope.scaling.finetuned": False,
-                 "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 6.0, "attention.scale": 1 / 64}  # fmt: skip
+                 **_GRANITE_SCALES}  # fmt: skip
     else:
         keys |= dict.fromkeys(("expert_count", "expert_used_count", "expert_feed_forward_length"))
     return ArchModel("granitehybrid", keys | mamba2_keys(**sizes), (state, heads, state, state), tied=bool(n_expert))
@@ -274,6 +283,14 @@ def _afmoe(**metadata):
         "attention.sliding_window": 40, "leading_dense_block_count": 1, "expert_shared_count": 1, "expert_weights_norm": True,
         "expert_weights_scale": 2.826, "expert_gating_func": 2, **metadata,
     }, ((*rows, *gated(G)), *(moe,) * 4), in_any_order=False)  # fmt: skip
+
+
+def _maple():
+    layer = (*attention(norms="head"), *norm(), *experts())
+    return ArchModel("maple", {
+        "attention.sliding_window": 40, "attention.sliding_window_pattern": [True, False, True], "swiglu_clamp_exp": [0.5, 7.0, 0.4],
+        "rope.freq_base_swa": 500.0,
+    }, (layer,) * 3, in_any_order=False)  # fmt: skip
 
 
 def _exaone():
@@ -472,6 +489,9 @@ ARCH_MODELS = {
     "qwen3next": _hybrid("qwen3next", 4, dim=48, n_head_v=6, n_taps=3),
     "granitemoe": _granite(shared=0),
     "granitemoe-shared": _granite(shared=G),
+    "granite-moe": _granite(shared=0, arch="granite"),
+    "minicpm-moe": _granite(shared=0, arch="minicpm"),
+    "maple": _maple(),
     "deepseek4": _deepseek4(),
     "lfm2moe": _lfm("lfm2moe", leading_dense_block_count=1, expert_gating_func=2),
     "bailingmoe": ArchModel("bailingmoe", {
@@ -535,6 +555,10 @@ ARCH_MODELS = {
 
 # Without experts, for tests of their own.
 DENSE_MODELS = {
+    "granite": _dense("granite", **_GRANITE_SCALES),
+    "granite-nope": _dense("granite", **_GRANITE_SCALES, **{"rope.scaling.finetuned": False}),
+    "minicpm": _dense("minicpm"),
+    "ernie4_5": _dense("ernie4_5"),
     "mistral3-dense": _mistral3(n_expert=0),
     "lfm2": _lfm("lfm2", **dict.fromkeys(["expert_count", "expert_used_count", "expert_feed_forward_length"])),
     "lfm2-window": _lfm("lfm2", **dict.fromkeys(["expert_count", "expert_used_count", "expert_feed_forward_length"]),

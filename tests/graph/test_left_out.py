@@ -140,3 +140,13 @@ def test_gated_delta_nets_of_qwen3next_have_no_scales(tmp_path):
     plain = logits(load(write_hybrid(tmp_path / "m.gguf", "qwen3next")), prompt()[:12])
     scale = {"blk.0.ssm_out.scale": np.full(1, 2.0)}
     assert logits(load(write_hybrid(tmp_path / "m.gguf", "qwen3next", tensors=scale)), prompt()[:12]).tobytes() == plain.tobytes()
+
+
+def test_who_heeds_that_nothing_is_rotated(tmp_path):
+    """granite does, granitemoe not, as in llama.cpp."""
+    for name, heeds in (("granite", True), ("granitemoe", False)):
+        rotated, not_rotated = (
+            logits(load(write_arch(tmp_path / "m.gguf", name, metadata={"rope.scaling.finetuned": flag})), prompt()[:20]).tobytes()
+            for flag in (True, False)
+        )
+        assert (rotated != not_rotated) == heeds
