@@ -202,14 +202,14 @@ class Builder:
         self.sizes.attn_rows.add((o.x_format, H * Dv))
         self.sizes.kv_layers.append(KvLayer(K, Dk, Dv, window))
 
-    def _dense(self, blk, suffix, n_ff, with_scale=True, gated=True):
+    def _dense(self, blk, suffix, n_ff, gated=True):
         """gate (None: not gated), up and down of a dense network, noted for the buffers."""
         E, gate = self.hparams.n_embd, None
         if gated:
-            gate = self.matrix(f"{blk}ffn_gate{suffix}.weight", n_ff, E, with_scale=with_scale)
+            gate = self.matrix(f"{blk}ffn_gate{suffix}.weight", n_ff, E)
             self.normed(gate)
-        up = self.matrix(f"{blk}ffn_up{suffix}.weight", n_ff, E, with_scale=with_scale)
-        down = self.matrix(f"{blk}ffn_down{suffix}.weight", E, n_ff, with_scale=with_scale)
+        up = self.matrix(f"{blk}ffn_up{suffix}.weight", n_ff, E)
+        down = self.matrix(f"{blk}ffn_down{suffix}.weight", E, n_ff)
         self.normed(up)
         self.sizes.largest(n_ff=n_ff)
         self.sizes.ff_rows.add((down.x_format, n_ff))
@@ -242,9 +242,8 @@ class Builder:
         self.blocks.append(EarlyRouterBlock(router))
         return router
 
-    def moe(self, il, *, norm_topk, gating="softmax", expert_scales=True, n_ff_exp=None, n_ff_shexp=0,
-            shared_scales=True, shared_gate=False, shared="_shexp", norm="ffn_norm", by_token=False, gated=True, router=None,
-            router_norm=None, post_norm=None, weights_scale=None, activation="silu", shared_activation="silu", **options):
+    def moe(self, il, *, norm_topk, gating="softmax", n_ff_exp=None, n_ff_shexp=0, shared_gate=False, shared="_shexp",
+            norm="ffn_norm", by_token=False, gated=True, router=None, router_norm=None, post_norm=None, weights_scale=None, activation="silu", shared_activation="silu", **options):
         """Routed experts over all banks of the layer, and a shared expert where n_ff_shexp > 0.
 
         gating : None      what the file says; GGUFError where it does not
@@ -275,9 +274,9 @@ class Builder:
             key = f"{hp.arch}.{GROUP_KEYS[wrong[0]]}"
             raise GGUFError(f"{self.file.files[0].path}: key {key}: layer {il}: {wrong[1]}")
         self.banks.append(banks)
-        tiers = [self._tier(t, expert_scales) for t in banks.tiers]
+        tiers = [self._tier(t) for t in banks.tiers]
         gate = None
-        shared = self._dense(blk, shared, n_ff_shexp, with_scale=shared_scales, gated=gated) if n_ff_shexp else None
+        shared = self._dense(blk, shared, n_ff_shexp, gated=gated) if n_ff_shexp else None
         if shared_gate:
             gate = self.matrix(blk + "ffn_gate_inp_shexp.weight", 1, E)
             self.normed(gate)
@@ -308,25 +307,25 @@ class Builder:
     def chunk_experts(self, il, *, n_sharing, n_ff, scale):
         """The experts of n_ff hidden values that n_sharing routed ones share, behind these; see ChunkExpertsBlock."""
         hp, n_routed = self.hparams, self.banks[-1].n_expert
-        tier = self._tier(chunk_tier(self.file, il, n_embd=hp.n_embd, n_expert=n_routed // n_sharing, n_ff=n_ff), True)
+        tier = self._tier(chunk_tier(self.file, il, n_embd=hp.n_embd, n_expert=n_routed // n_sharing, n_ff=n_ff))
         for bank in tier.banks:
             self.tensors.pointers.append((bank.tensor.name, bank.address))
             self.sizes.weights_per_token += hp.n_expert_used * bank.first.n_rows * bank.first.n_in
         self.blocks.append(ChunkExpertsBlock(il=il, tier=tier, n_routed=n_routed, n_expert_used=hp.n_expert_used,
                                              weights_scale=hp.expert_weights_scale, scale=scale))
 
-    def _tier(self, tier, expert_scales):
-        gate, up, down = (self._bank(b, tier.n_expert, expert_scales) for b in (tier.gate, tier.up, tier.down))
+    def _tier(self, tier):
+        gate, up, down = (self._bank(b, tier.n_expert) for b in (tier.gate, tier.up, tier.down))
         self.normed(gate.first, up.first)
         self.sizes.largest(n_ff_exp=down.first.n_in, gather_formats=2)
         self.sizes.gather_rows |= {(gate.first.x_format, gate.first.n_in), (up.first.x_format, up.first.n_in)}
         self.sizes.ff_exp_rows.add((down.first.x_format, down.first.n_in))
         return TierWeights(tier.first_expert, tier.n_expert, gate, up, down)
 
-    def _bank(self, bank, n_expert, expert_scales):
+    def _bank(self, bank, n_expert):
         first = self.tensors.expert(bank, self.tensors.info(bank.name))
         scale = bias = None
-        if bank.scale and expert_scales and self.tensors.is_applied(bank.scale):
+        if bank.scale and self.tensors.is_applied(bank.scale):
             values = self.tensors.vector(bank.scale, None).array()
             scale = Vector(np.repeat(values, n_expert) if values.size == 1 else values, bank.scale)
         if bank.bias:  # of a fused tensor: this half's rows

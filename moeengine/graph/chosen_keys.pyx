@@ -6,7 +6,6 @@ indexer of its own takes what the layer before chose: ids stay in Pass.extra.
 
 The keys of the chosen are gathered for each token, in the order of their positions, so no cut of a prompt shows.
 """
-from libc.math cimport sqrt
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 
 from moeengine.graph.block cimport KV_WHOLE, Pass, cancelled
@@ -33,25 +32,12 @@ cdef size_t lay_out(const ChosenKeys *c, int64_t n_ctx, int64_t n_tokens, int64_
     return at
 
 
-cdef void layer_norm(int64_t n, const float *w, const float *bias, float eps, float *x) noexcept nogil:
-    cdef int64_t i
-    cdef double mean = 0, total = 0
-    cdef float scale
-    for i in range(n):
-        mean += x[i]
-    mean /= n
-    for i in range(n):
-        total += (x[i] - mean) * (x[i] - mean)
-    scale = <float>(1 / sqrt(total / n + eps))
-    for i in range(n):
-        x[i] = <float>(x[i] - mean) * scale * w[i] + bias[i]
-
-
 cdef void finish_key(const ChosenKeys *c, Pass *p, int64_t t) noexcept nogil:
     cdef int64_t h, D = c.index.keys.dim, H = c.index.n_head, pos = p.n_past + t
     cdef float *k = p.wide + c.k_at * p.n_tokens + t * D
     cdef float *weights = p.wide + c.index.weights_at * p.n_tokens + t * H
-    layer_norm(D, c.k_norm, c.k_bias, c.eps, k)
+    p.isa.layer_norm(<size_t>D, k, c.k_norm, c.eps, k)
+    p.isa.add(<size_t>D, k, c.k_bias, k)
     p.isa.rope(<size_t>c.index.keys.n_rot, p.rope + t * c.index.keys.n_rot, c.index.neox, k + c.index.rot_at)
     if c.index.keys.hadamard:
         hadamard_rows(D, hadamard_block(D), k)

@@ -112,12 +112,17 @@ class Tensors:
         self.file = model_file
         self.used = set()
         self.pointers = []
-        self.left_out = {}  # see leave_out
+        self.left_out = {"scale": ("ffn_",)}  # see leave_out
 
     def leave_out(self, ending, *beginnings):
-        """Have `.bias` or `.scale` not applied beside matrices whose names begin so, after the layer's number: llama.cpp loads
-        a scale of every matrix that may be NVFP4 and biases of all attention, but most architectures use only some of them."""
+        """Have `.bias` or `.scale` not applied beside matrices whose names begin so, after the layer's number, in the place of
+        what was left out before: llama.cpp loads a scale of every matrix that may be NVFP4 and biases of all attention, but most
+        architectures use neither all of these nor the scales of feed-forward networks."""
         self.left_out[ending] = beginnings
+
+    def apply_scales(self):
+        """Have all scales applied, those of feed-forward networks too."""
+        self.leave_out("scale")
 
     def is_applied(self, name):
         """Whether a bias or scale is."""

@@ -6,7 +6,6 @@ Source: llama.cpp, models/arctic.cpp.
 
 def build(b):
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
     b.tensors.leave_out("bias", "attn_output")
     b.embed()
     for il in range(hp.n_layer):

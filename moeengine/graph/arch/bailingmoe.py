@@ -3,7 +3,6 @@
 
 def build(b):
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
     b.embed()
     for il in range(hp.n_layer):
         b.attention(il, neox=False)

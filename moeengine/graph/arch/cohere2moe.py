@@ -6,6 +6,7 @@ Source: llama.cpp, models/cohere2moe.cpp.
 
 
 def build(b):
+    b.tensors.apply_scales()
     key = f"{b.hparams.arch}."
     if not b.file.get_float(key + "attention.layer_norm_rms_epsilon", 0.0):
         b.layer_norms(eps=0.0)

@@ -5,7 +5,6 @@ Source: llama.cpp, models/dbrx.cpp.
 
 
 def build(b):
-    b.tensors.leave_out("scale", "ffn_")
     b.tensors.leave_out("bias", "attn_output")
     b.layer_norms()
     hp = b.hparams

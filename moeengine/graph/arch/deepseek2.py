@@ -11,8 +11,6 @@ SIGMOID_VOCABULARY, SIGMOID_LAYERS = 154880, (47, 48)  # GLM-4.7-Flash, whose fi
 def build(b, indexers=None):
     """indexers : see latent.attention"""
     hp = b.hparams
-    if not indexers:
-        b.tensors.leave_out("scale", "ffn_")
     shape = latent.latent_shape(b, b.embed(log_multiplier_cancels=True))
     if indexers and not shape.absorbed:
         b.file.refuse(f"{hp.arch}.attention.key_length_mla", 0, "1 or more: an indexer chooses among absorbed latents")

@@ -10,5 +10,6 @@ KEY_EPS = 1e-6  # of the norm of the indexer's keys
 
 
 def build(b):
+    b.tensors.apply_scales()
     b.file.get(f"{b.hparams.arch}.expert_gating_func")  # no default would be right
     deepseek2.build(b, Indexers(b, eps=KEY_EPS, neox=True))

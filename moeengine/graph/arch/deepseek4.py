@@ -12,7 +12,6 @@ from moeengine.graph.hparams import bounds_per_layer
 
 def build(b):
     hp, key = b.hparams, f"{b.hparams.arch}."
-    b.tensors.leave_out("scale", "ffn_")
     check(b)
     n_by_token = b.file.get_int(key + "hash_layer_count", lo=0, hi=1 << 16)
     bounds = bounds_per_layer(b, key + "swiglu_clamp_exp")

@@ -3,7 +3,6 @@
 
 def build(b):
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
     b.tensors.leave_out("bias", "attn_output")
     step = b.file.get_int(f"{hp.arch}.interleave_moe_layer_step", 1, lo=1)
     b.embed()

@@ -3,7 +3,6 @@
 
 def build(b):
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
     windows = b.windows(every=4)
     b.embed()
     for il in range(hp.n_layer):

@@ -16,6 +16,7 @@ from moeengine.graph.weights import Vector
 
 def build(b):
     hp, file, key = b.hparams, b.file, f"{b.hparams.arch}."
+    b.tensors.apply_scales()
     refuse_per_layer_embeddings(file, key)
     window_dim = [file.get_int(f"{key}attention.{part}_length_swa", whole, lo=1, hi=MAX_COUNT)
                   for part, whole in (("key", hp.head_dim_k), ("value", hp.head_dim_v))]

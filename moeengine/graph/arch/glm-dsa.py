@@ -14,6 +14,7 @@ LONG = 1 << 20  # GLM-5.2's context, from which on not every layer has an indexe
 
 def build(b):
     hp = b.hparams
+    b.tensors.apply_scales()
     key = f"{hp.arch}.rope.scaling.yarn_log_multiplier"
     if b.file.get_float(key, 0.0):
         raise UnsupportedError(f"{b.file.files[0].path}: key {key}: {b.file.get_float(key)} is not supported; supported: 0, or none")

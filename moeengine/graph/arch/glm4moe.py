@@ -6,7 +6,6 @@ The norm before the feed-forward network is called post_attention_norm. Queries 
 
 def build(b):
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
     b.embed(sections="blocks")
     for il in range(hp.n_layer):
         has_head_norm = b.tensors.has(f"blk.{il}.attn_q_norm.weight")

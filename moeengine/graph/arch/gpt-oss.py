@@ -17,7 +17,7 @@ def build(b):
     b.embed(window_rope=window_rope(b.file, hp))
     for il in range(hp.n_layer):
         b.attention(il, neox=True, sinks=True, window=windows[il])
-        b.moe(il, norm_topk=False, gating="softmax_topk", expert_scales=False, n_ff_exp=n_ff_exp[il],
+        b.moe(il, norm_topk=False, gating="softmax_topk", n_ff_exp=n_ff_exp[il],
               norm="post_attention_norm", activation="swiglu_oai")
         require_biases(b, il)
     b.head()

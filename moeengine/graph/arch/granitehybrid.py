@@ -6,7 +6,6 @@ from moeengine.graph import state_space
 
 def build(b):
     hp, file, shape = b.hparams, b.file, state_space.mamba_shape(b.file)
-    b.tensors.leave_out("scale", "ffn_")
     residual_scale = file.get_float(f"{hp.arch}.residual_scale", 0.0) or 1.0
     logit_scale = file.get_float(f"{hp.arch}.logit_scale", 1.0, lo=1e-6)
     with_rope = file.get_bool(f"{hp.arch}.rope.scaling.finetuned", True)  # the models know positions from their states

@@ -11,7 +11,6 @@ def build(b, with_rope=True):
 def build_scaled(b, *, embedding, residual, logit, with_rope=True, attention=None):
     """All of a model whose values are scaled: 0 for not at all; logits are divided; attention: see Builder.attention."""
     hp, residual_scale = b.hparams, residual or 1.0
-    b.tensors.leave_out("scale", "ffn_")
     b.embed(scale=embedding or 1.0, with_rope=with_rope)
     for il in range(hp.n_layer):
         b.attention(il, neox=False, residual_scale=residual_scale, with_rope=with_rope, scale=attention)

@@ -13,7 +13,6 @@ LEAST_CAP, MOST_CAP = 1e-3, 1e6
 
 def build(b):
     hp, key = b.hparams, f"{b.hparams.arch}."
-    b.tensors.leave_out("scale", "ffn_")
 
     def scale(name, default, lo=-MOST_SCALE, hi=MOST_SCALE):
         return b.file.get_float(key + name, default, lo=lo, hi=hi)

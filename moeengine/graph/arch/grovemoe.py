@@ -8,7 +8,6 @@ from moeengine.graph.hparams import MAX_COUNT
 
 def build(b):
     hp, file, key = b.hparams, b.file, f"{b.hparams.arch}."
-    b.tensors.leave_out("scale", "ffn_")
     n_sharing = file.get_int(key + "experts_per_group", lo=1, hi=MAX_COUNT)
     n_ff = file.get_int(key + "expert_chunk_feed_forward_length", 0, lo=0, hi=MAX_COUNT) or hp.head_dim_k
     scale = file.get_float(key + "expert_group_scale")

@@ -3,6 +3,7 @@
 
 def build(b):
     hp = b.hparams
+    b.tensors.apply_scales()
     b.embed()
     for il in range(hp.n_layer):
         b.attention(il, neox=True, head_norm="head")

@@ -9,7 +9,6 @@ from moeengine.graph.selective import mamba, selective_shape
 
 def build(b):
     hp, shape = b.hparams, selective_shape(b.file)
-    b.tensors.leave_out("scale", "ffn_")
     b.tensors.leave_out("bias", "attn_output")
     b.embed(with_rope=False)
     for il in range(hp.n_layer):

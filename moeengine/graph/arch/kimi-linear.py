@@ -5,7 +5,6 @@ from moeengine.graph import delta_attention, latent
 
 def build(b):
     hp, file = b.hparams, b.file
-    b.tensors.leave_out("scale", "ffn_")
     b.embed(with_rope=False)
     shape = latent.latent_shape(b, None, layers=[il for il in range(hp.n_layer) if hp.n_head_kv[il]])
     if not shape.absorbed:

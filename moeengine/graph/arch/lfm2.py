@@ -9,7 +9,6 @@ from moeengine.graph.short_conv import MAX_TAPS, ShortConvBlock
 
 def build(b):
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
     window = b.file.get_int(f"{hp.arch}.attention.sliding_window", 0, lo=0, hi=MAX_WINDOW)
     b.embed()
     for il in range(hp.n_layer):

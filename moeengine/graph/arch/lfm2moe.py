@@ -5,7 +5,6 @@ from moeengine.graph.arch.lfm2 import mix
 
 def build(b):
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
     b.embed()
     for il in range(hp.n_layer):
         mix(b, il)

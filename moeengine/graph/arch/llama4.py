@@ -16,7 +16,6 @@ WITHOUT_NORM = 128  # experts: Maverick does not norm queries and keys
 
 def build(b):
     hp, file, key = b.hparams, b.file, f"{b.hparams.arch}."
-    b.tensors.leave_out("scale", "ffn_")
     if file.get_int(key + "attention.sliding_window", CHUNK, lo=0) == 0:
         raise UnsupportedError(f"{file.files[0].path}: key {key}attention.sliding_window: 0 is not supported: layers without "
                                "chunks that all rotate")
@@ -31,8 +30,8 @@ def build(b):
                     head_norm="unit" if rotates and hp.n_expert != WITHOUT_NORM else None, norm_after_rope=True,
                     temperature=(0, 1, 0) if rotates else TEMPERATURE)
         if step and (il + 1) % step == 0:
-            b.moe(il, norm_topk=False, gating="sigmoid_topk", weigh_inputs=True, weights_scale=1.0, expert_scales=False,
-                  n_ff_exp=n_ff_exp[il], n_ff_shexp=n_ff_exp[il], shared_scales=False)
+            b.moe(il, norm_topk=False, gating="sigmoid_topk", weigh_inputs=True, weights_scale=1.0,
+                  n_ff_exp=n_ff_exp[il], n_ff_shexp=n_ff_exp[il])
         else:
             b.ffn(il)
     b.head()

@@ -9,7 +9,6 @@ from moeengine.graph.rope import window_rope
 
 def build(b):
     hp, file, key = b.hparams, b.file, f"{b.hparams.arch}."
-    b.tensors.leave_out("scale", "ffn_")
     windows = b.windows(every=None)
     n_ff_exp = file.get_per_layer(key + "expert_feed_forward_length", hp.n_layer, lo=1)
     bounds = bounds_per_layer(b, key + "swiglu_clamp_exp")

@@ -10,6 +10,7 @@ from moeengine.graph.rope import rope_config
 
 def build(b):
     hp = b.hparams
+    b.tensors.apply_scales()
     windows, plain = [0] * hp.n_layer, None
     if b.file.get_int(f"{hp.arch}.attention.sliding_window", 0, lo=0):
         windows = b.windows(every=4)

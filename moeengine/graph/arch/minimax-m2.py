@@ -2,7 +2,6 @@
 
 
 def build(b):
-    b.tensors.leave_out("scale", "ffn_")
     b.embed()
     for il in range(b.hparams.n_layer):
         b.attention(il, neox=True, head_norm="row")

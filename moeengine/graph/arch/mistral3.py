@@ -8,6 +8,7 @@ from moeengine.graph.rope import original_context
 
 def build(b):
     hp, file, key = b.hparams, b.file, f"{b.hparams.arch}."
+    b.tensors.apply_scales()
     if not hp.n_rot == hp.head_dim_k == hp.head_dim_v:
         file.refuse(key + "rope.dimension_count", hp.n_rot, f"whole heads (keys of {hp.head_dim_k}, values of {hp.head_dim_v})")
     growth = file.get_float(key + "attention.temperature_scale", 0.0)

@@ -7,6 +7,7 @@ from moeengine.graph import state_space
 
 def build(b):
     hp, file, shape = b.hparams, b.file, state_space.mamba_shape(b.file)
+    b.tensors.apply_scales()
     if file.get_int(f"{hp.arch}.moe_latent_size", 0, lo=0):
         raise UnsupportedError(f"{file.files[0].path}: key {hp.arch}.moe_latent_size: experts over latents are not supported")
     b.embed(with_rope=False)

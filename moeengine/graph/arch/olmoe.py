@@ -5,5 +5,5 @@ def build(b):
     b.embed()
     for il in range(b.hparams.n_layer):
         b.attention(il, neox=True, head_norm="row")
-        b.moe(il, norm_topk=False, expert_scales=False)
+        b.moe(il, norm_topk=False)
     b.head()

@@ -6,7 +6,6 @@ Its sliding window is left out, as in llama.cpp.
 
 
 def build(b):
-    b.tensors.leave_out("scale", "ffn_")
     b.embed()
     for il in range(b.hparams.n_layer):
         b.attention(il, neox=True, scale_queries=True)

@@ -1,7 +1,4 @@
-"""qwen2moe: Qwen1.5-MoE, Qwen2-57B-A14B; a shared expert behind a sigmoid gate of its own.
-
-llama.cpp leaves the scales of the experts and of the shared expert unused here, and so do we.
-"""
+"""qwen2moe: Qwen1.5-MoE, Qwen2-57B-A14B; a shared expert behind a sigmoid gate of its own."""
 
 
 def build(b):
@@ -10,6 +7,5 @@ def build(b):
     b.embed()
     for il in range(hp.n_layer):
         b.attention(il, neox=True)
-        b.moe(il, norm_topk=False, expert_scales=False, n_ff_shexp=n_ff_shexp or hp.n_ff[il],
-              shared_scales=False, shared_gate=True)
+        b.moe(il, norm_topk=False, n_ff_shexp=n_ff_shexp or hp.n_ff[il], shared_gate=True)
     b.head()

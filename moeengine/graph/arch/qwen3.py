@@ -2,6 +2,7 @@
 
 
 def build(b):
+    b.tensors.apply_scales()
     b.embed()
     for il in range(b.hparams.n_layer):
         b.attention(il, neox=True, head_norm="head")

@@ -4,6 +4,7 @@ from moeengine.graph import hybrid
 
 
 def build(b):
+    b.tensors.apply_scales()
     mix = hybrid.mixer(b)
     b.embed(sections="interleaved")
     for il in range(b.hparams.n_layer):

@@ -6,6 +6,7 @@ from moeengine.graph import hybrid
 
 def build(b):
     hp = b.hparams
+    b.tensors.apply_scales()
     mix = hybrid.mixer(b)
     b.embed(sections="interleaved")
     for il in range(hp.n_layer):

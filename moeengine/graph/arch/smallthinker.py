@@ -13,7 +13,6 @@ EVERY = 4
 
 def build(b):
     hp = b.hparams
-    b.tensors.leave_out("scale", "ffn_")
     with_windows = b.file.get_int(f"{hp.arch}.attention.sliding_window", 0, lo=0) > 0
     windows = b.windows(every=EVERY, dense_first=True) if with_windows else [0] * hp.n_layer
     b.embed(window_rope=window_rope(b.file, hp) if with_windows else None)
