@@ -1,8 +1,10 @@
-"""Values that a metadata key may have in a bad file, and how a model takes them."""
+"""Values that a metadata key or a tensor may have in a bad file, and how a model takes them."""
 
+import contextlib
 import math
 
 import gguf
+import numpy as np
 import pytest
 
 from moeengine import Engine
@@ -35,3 +37,17 @@ def count_refused(path, write, keys, *, also=()):
             except Exception as error:
                 pytest.fail(f"{key} = {name}: {error!r}")
     return n
+
+
+def compute_not_finite(path, write, tiny, names, tokens=(1, 2, 3), *, n_ctx=None):
+    """Logits of tokens by models of which one tensor is nothing but NaN, an infinity or near it; errors are of ours.
+
+    write : function (path, tensors)     writes the model with these tensors
+    tiny : Tiny                          the model as it is, which has the tensors `names`
+    """
+    for name in names:
+        array, qtype = tiny.tensors[name]
+        for value in (np.nan, np.inf, -np.inf, 3e38):
+            write(path, tensors={name: (np.full_like(array, value), qtype)})
+            with Engine(path, n_threads=2, n_ctx=n_ctx) as engine, contextlib.suppress(MoeEngineError):
+                engine.logits(tokens)

@@ -13,6 +13,7 @@ from tests.arch_parts import E, H, QType
 from tests.graph.test_hybrid import error_of
 from tests.graph.test_reference import load, logits
 from tests.odd_values import count_refused
+from tests.timelines import check_rewind_and_load
 
 NAME = "bailingmoe3"
 TOKENS = prompt().tolist()
@@ -38,13 +39,7 @@ def test_memory_is_counted(tiny):
 @pytest.mark.parametrize("n", [0, 1, 99, 100, 150])
 def test_rewind_save_and_load(tiny, whole, tmp_path, n):
     with Engine(tiny.path, n_ctx=256, n_threads=2, n_ubatch=50) as engine:
-        session, other = engine.session(), engine.session()
-        session.eval(TOKENS[:150])
-        session.save(tmp_path / "a")
-        other.load(tmp_path / "a")
-        for s in (session, other):
-            s.rewind(n)
-            assert np.array_equal(s.eval(TOKENS[n:]), whole[-1])
+        check_rewind_and_load(engine, TOKENS, n, whole[-1], tmp_path / "a")
 
 
 @pytest.mark.parametrize("key, value", [

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from moeengine import Engine
-from moeengine.errors import GGUFError, MoeEngineError, UnsupportedError
+from moeengine.errors import GGUFError, UnsupportedError
 from moeengine.loader.model_info import describe, kv_bytes_per_token
 from tests.arch_models import ARCH_MODELS, prompt, write_arch
 from tests.arch_parts import QType
 from tests.graph.test_reference import load, logits
 from tests.indexed_models import DIM, RANK, ROT
 from tests.interrupt import cancel_at_random
-from tests.odd_values import count_refused
+from tests.odd_values import compute_not_finite, count_refused
+from tests.timelines import check_rewind_and_load
 
 TOKENS = prompt(192)
 TYPES = "attention.indexer.types"
@@ -78,15 +79,8 @@ def test_which_layers_have_one_where_the_file_does_not_say(tmp_path):
 
 
 @pytest.mark.parametrize("n", [0, 1, 39, 40, 41, 63, 64, 150])
-def test_rewind_save_and_load(tiny, engine, whole, tmp_path, n):
-    tokens = TOKENS.tolist()
-    session, other = engine.session(), engine.session()
-    session.eval(tokens[:150])
-    session.save(tmp_path / "a")
-    other.load(tmp_path / "a")
-    for s in (session, other):
-        s.rewind(n)
-        assert np.array_equal(s.eval(tokens[n:]), whole[-1])
+def test_rewind_save_and_load(engine, whole, tmp_path, n):
+    check_rewind_and_load(engine, TOKENS.tolist(), n, whole[-1], tmp_path / "a")
 
 
 def test_cancelled_calls_leave_the_timeline_usable(engine, whole):
@@ -150,13 +144,8 @@ def test_any_value_of_any_key_works_or_is_refused(tmp_path, name):
     assert count_refused(tmp_path / "a.gguf", functools.partial(write_arch, name=name), ARCH_MODELS[name].metadata) > 50
 
 
-def test_values_that_are_not_finite_do_not_crash(tiny, tmp_path):
-    for name in ("indexer.k_norm.weight", "indexer.k_norm.bias", "indexer.proj.weight", "indexer.attn_q_b.weight"):
-        for value in (np.nan, np.inf, -np.inf, 3e38):
-            shape = {"indexer.proj.weight": (16, 64), "indexer.attn_q_b.weight": (16 * DIM, 32)}.get(name, (DIM,))
-            tensors = {f"blk.0.{name}": (np.full(shape, value, np.float32), QType.F32)}
-            with Engine(write_arch(tmp_path / "m.gguf", "glm-dsa", tensors=tensors).path, n_threads=2, n_ctx=256) as engine:
-                try:
-                    engine.logits(TOKENS[:130])
-                except MoeEngineError:
-                    pass
+def test_values_that_are_not_finite_do_not_crash(tmp_path):
+    names = ("indexer.k_norm.weight", "indexer.k_norm.bias", "indexer.proj.weight", "indexer.attn_q_b.weight")
+    write = functools.partial(write_arch, name="glm-dsa")
+    compute_not_finite(tmp_path / "m.gguf", write, write(tmp_path / "a.gguf"), [f"blk.0.{name}" for name in names], TOKENS[:130],
+                       n_ctx=256)

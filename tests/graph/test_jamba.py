@@ -2,15 +2,13 @@
 
 import functools
 
-import numpy as np
 import pytest
 
-from moeengine import Engine
-from moeengine.errors import GGUFError, MoeEngineError, NumericError
+from moeengine.errors import GGUFError, NumericError
 from moeengine.loader.model_info import describe, recurrent_bytes
 from tests.arch_models import write_arch
 from tests.graph.test_reference import load
-from tests.odd_values import count_refused
+from tests.odd_values import compute_not_finite, count_refused
 
 KEYS = ["ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"]
 
@@ -32,16 +30,9 @@ def test_any_value_of_their_own_keys_works_or_is_refused(tmp_path):
 
 
 def test_values_that_are_not_finite_do_not_crash(tmp_path):
-    tiny = write_arch(tmp_path / "a.gguf", "jamba")
-    for name in ("ssm_a", "ssm_d", "ssm_dt.bias", "ssm_conv1d.weight", "ssm_conv1d.bias", "ssm_b_norm.weight"):
-        array, qtype = tiny.tensors[f"blk.0.{name}"]
-        for value in (np.nan, np.inf, -np.inf, 3e38):
-            replaced = {f"blk.0.{name}": (np.full_like(array, value), qtype)}
-            with Engine(write_arch(tmp_path / "m.gguf", "jamba", tensors=replaced).path, n_threads=1) as engine:
-                try:
-                    engine.logits([1, 2, 3])
-                except MoeEngineError:
-                    pass
+    names = ("ssm_a", "ssm_d", "ssm_dt.bias", "ssm_conv1d.weight", "ssm_conv1d.bias", "ssm_b_norm.weight")
+    write = functools.partial(write_arch, name="jamba")
+    compute_not_finite(tmp_path / "m.gguf", write, write(tmp_path / "a.gguf"), [f"blk.0.{name}" for name in names])
 
 
 def test_memory_is_counted(tmp_path):

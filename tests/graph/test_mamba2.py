@@ -15,7 +15,7 @@ from moeengine.loader.model_info import describe, kv_bytes_per_token, recurrent_
 from tests.arch_models import ARCH_MODELS, prompt, write_arch
 from tests.arch_parts import D, E, F, K, QType, X
 from tests.graph.test_reference import load, logits
-from tests.odd_values import count_refused
+from tests.odd_values import compute_not_finite, count_refused
 
 NAMES = [name for name, model in ARCH_MODELS.items() if any(row[0] in ("ssm_in.weight", "ssm_f_a.weight") for layer in model.layers for row in layer)]
 KEYS = ["ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count"]
@@ -56,16 +56,9 @@ def test_any_value_of_their_own_keys_works_or_is_refused(tmp_path):
 
 
 def test_values_that_are_not_finite_do_not_crash(tmp_path):
-    tiny = write_arch(tmp_path / "a.gguf", "granitehybrid")
-    for name in ("ssm_a", "ssm_d", "ssm_dt.bias", "ssm_conv1d.weight", "ssm_conv1d.bias", "ssm_norm.weight"):
-        array, qtype = tiny.tensors[f"blk.0.{name}"]
-        for value in (np.nan, np.inf, -np.inf, 3e38):
-            replaced = {f"blk.0.{name}": (np.full_like(array, value), qtype)}
-            with Engine(write_arch(tmp_path / "m.gguf", "granitehybrid", tensors=replaced).path, n_threads=1) as engine:
-                try:
-                    engine.logits([1, 2, 3])
-                except MoeEngineError:
-                    pass
+    names = ("ssm_a", "ssm_d", "ssm_dt.bias", "ssm_conv1d.weight", "ssm_conv1d.bias", "ssm_norm.weight")
+    write = functools.partial(write_arch, name="granitehybrid")
+    compute_not_finite(tmp_path / "m.gguf", write, write(tmp_path / "a.gguf"), [f"blk.0.{name}" for name in names])
 
 
 def test_without_a_bias_of_the_convolution(tmp_path):
